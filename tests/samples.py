@@ -84,12 +84,16 @@ class Record:
     reference  the value or values, computed by NumPy or a loop from the same inputs and settings
     analytic   whether the complex step is valid; if so, the check must use it
     zero       the inputs whose true gradient is zero
+    products   whether values and gradients are sums of products, which a GPU computes in 16 bits
+    short      the reason why no axis of the cases can be thousands of entries long
     """
 
     operation: Any
     reference: Callable[..., Any]
     analytic: bool = True
     zero: tuple[int, ...] = ()
+    products: bool = False
+    short: str = ""
     cases: Sequence[Case] = ()
     refused: Sequence[Refused] = ()
 
@@ -112,6 +116,10 @@ MASK = RNG.random((B, 1, T, S)) < 0.6
 MASK[1, 0, 2] = False  # a query that may attend to nothing
 INDICES = np.array([[1, 0, 1], [4, 1, 1]])  # with repeated entries
 QKV = normal(B, H, T, D), normal(B, H, S, D), normal(B, H, S, DV)
+GROUPED = [  # query, key, weights and value of 9 heads in 3 groups; no axis has another's length
+    np.random.default_rng(9).standard_normal(shape)
+    for shape in ((B, 9, T, D), (B, 3, S, D), (B, 9, T, S), (B, 3, S, DV))
+]
 SEQUENCES = normal(B, T, 4), normal(B, S, 4), normal(B, S, 4)  # for multi-head attention, M = 4
 WEIGHTS = normal(4, H * 2), normal(4, H * 2), normal(4, H), normal(H, 4)
 BIASES = normal(H * 2), normal(H * 2), normal(H), normal(4)
@@ -243,7 +251,7 @@ RECORDS = [
         Case((B, T, M), axis=1), Case((B, T), axis=-1), Case((T, 1), axis=1), Case((0, T), axis=0),
         Refused(IndexError, "axis -3 is not among the axes", (B, T), axis=-3),
     ),
-    Record(ops.matmul, np.matmul).at(
+    Record(ops.matmul, np.matmul, products=True).at(
         Case((B, 1, T, D), (H, D, M)), Case((B, T, D), (D, M)), Case((T, D), (D, M)),
         Case((D,), (D,)), Case((B, T, D), (D,)), Case((D,), (B, D, M)), Case((0, T, D), (D, M)),
         Case((B, T, 0), (0, M)),
@@ -282,7 +290,7 @@ RECORDS = [
     Record(ops.matrix_transpose, lambda x: np.swapaxes(x, -1, -2)).at(
         Case((B, T, M)), Case((0, 1)), Refused(ValueError, "a matrix has at least two axes", (T,))
     ),
-    Record(ops.broadcast_to, np.broadcast_to).at(
+    Record(ops.broadcast_to, np.broadcast_to, short="its shape is a setting").at(
         Case((T, 1), shape=(B, T, M)), Case((), shape=(B,)), Case((1, T), shape=(0, T)),
         Case((T, 1), shape=(T, 9000)),
         Refused(ValueError, r"^broadcast_to: .*x is .* \(5,\)", (T,), shape=(T, B)),
@@ -368,11 +376,11 @@ RECORDS = [
     ),
     attention_record(),
     Record(pair_scores, lambda query, key, mask=True: query @ doubled(key, query).mT).at(
-        Case((B, 4, T, D), (B, 2, S, D)), Case(*QKV[:2], mask=MASK), Case((T, 1), (0, 1)),
+        Case(*GROUPED[:2]), Case((B, 4, T, D), (B, 2, S, D)), Case(*QKV[:2], mask=MASK), Case((T, 1), (0, 1)),
         Refused(ValueError, "query is .* key is", (B, T, D), (B, S, M)),
     ),
     Record(weighted_sum, lambda weights, value, mask=None: weights @ doubled(value, weights)).at(
-        Case((B, 4, T, S), (B, 2, S, DV)), Case((T, 1), (1, DV)), Case((B, T, 0), (B, 0, 1)),
+        Case(*GROUPED[2:]), Case((B, 4, T, S), (B, 2, S, DV)), Case((T, 1), (1, DV)), Case((B, T, 0), (B, 0, 1)),
         Refused(ValueError, "weights is .* value is", (B, T, S), (B, T, DV)),
     ),
     # zero: the key bias adds the same to every score of a query
@@ -382,7 +390,7 @@ RECORDS = [
         Refused(ValueError, "num_heads", *SEQUENCES, *WEIGHTS, num_heads=5),
     ),
     Record(mh.projections.project_in,
-           lambda x, w, b=0.0, num_heads=1: heads(x @ w + b, num_heads)).at(
+           lambda x, w, b=0.0, num_heads=1: heads(x @ w + b, num_heads), products=True).at(
         Case((B, T, M), (M, H * D), (H * D,), num_heads=H), Case((1, M), (M, D), num_heads=1),
         Refused(ValueError, "need the same K|x is", (B, T, M), (T, M), num_heads=1),
     ),
@@ -393,12 +401,13 @@ RECORDS = [
             heads(x @ w_k + b_k, num_kv_heads),
             heads(x @ w_v + b_v, num_kv_heads),
         ),
+        products=True,
     ).at(
         Case((B, T, 3), (3, 20), (3, 10), (3, 6), (20,), (10,), (6,), num_heads=4, num_kv_heads=2),
         Case((1, M), (M, D), (M, D), (M, DV), num_heads=1, num_kv_heads=1),
         Refused(ValueError, "x is", (B, T, M), (T, M), (M, D), (M, D), num_heads=1, num_kv_heads=1),
     ),
-    Record(mh.projections.project_fused, fused_projections).at(
+    Record(mh.projections.project_fused, fused_projections, products=True).at(
         Case((B, T, 3), (3, 50), (50,), num_heads=4, num_kv_heads=2, head_dim=D),
         Case((T, M), (M, 3), num_heads=1, num_kv_heads=1, head_dim=1),
         Refused(ValueError, "x is", (B, T, M), (T, M), num_heads=1, num_kv_heads=1, head_dim=1),
@@ -406,6 +415,7 @@ RECORDS = [
     Record(
         mh.projections.project_out,
         lambda x, w, b=0.0: np.concatenate([x[:, h] for h in range(x.shape[1])], axis=-1) @ w + b,
+        products=True,
     ).at(
         Case((B, H, T, DV), (H * DV, M), (M,)), Case((1, 1, T, D), (D, M)),
         Refused(ValueError, "H·D = 21 rows.* w is", (B, H, T, DV), (T, M)),
@@ -458,7 +468,7 @@ RECORDS = [
     entrywise(functional.gelu,
               lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
     Record(functional.linear,
-           lambda x, w, b=None: np.einsum("...m,mn->...n", x, w) + (0 if b is None else b)).at(
+           lambda x, w, b=None: np.einsum("...m,mn->...n", x, w) + (0 if b is None else b), products=True).at(
         Case((B, T, M), (M, D), (D,)), Case((T, M), (M, 1), (1,)), Case((M,), (M, D), (D,)),
         Case((0, T, M), (M, D), (D,)), Case((B, T, M), (M, D)),
         Refused(ValueError, "same M and N", (T, M), (D, M), (M,)),

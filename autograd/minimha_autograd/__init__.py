@@ -1,11 +1,11 @@
 """The engine of minimha: arrays of any library, Tensors, the tape, and gradient checks."""
 
-from . import backend, ops
+from . import backend, half, ops
 from .backend import unbroadcast
 from .gradcheck import GradcheckError, gradcheck
+from .half import widened
 from .modes import detect_anomaly, no_grad
 from .operation import Operation, operation, registry
-from .ops.half import in_float32, widened
 from .tape import Pullback, array_of
 from .tensor import Tensor
 
@@ -18,7 +18,7 @@ __all__ = [
     "backend",
     "detect_anomaly",
     "gradcheck",
-    "in_float32",
+    "half",
     "no_grad",
     "operation",
     "ops",

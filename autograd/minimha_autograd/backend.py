@@ -209,7 +209,10 @@ def dtype(xp: Any, name: Any) -> Any:
     if not isinstance(name, str | type | np.dtype):
         return name
     try:
-        return getattr(xp, np.dtype(name).name)
+        found = np.dtype(name)
+        if found.name == "bfloat16" and indexes_as_numpy(xp):  # of ml_dtypes
+            return found
+        return getattr(xp, found.name)
     except (AttributeError, TypeError) as error:
         raise TypeError(f"no dtype {name!r}") from error
 
@@ -327,10 +330,11 @@ def pick(x: Array, key: tuple[Any, ...]) -> Array:
 
 
 def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Array:
-    """Zeros of a shape with updates added at key; where key repeats an entry, they add up."""
+    """Zeros of a shape with updates added at key; where key repeats an entry, they add up. Updates
+    of 16 bits give a sum of float32."""
     xp = namespace(updates)
     if is_half(updates):  # in 16 bits a sum would stop growing
-        return xp.astype(add_at(shape, key, xp.astype(updates, xp.float32)), updates.dtype)
+        updates = xp.astype(updates, xp.float32)
     out = xp.zeros(shape, dtype=updates.dtype, device=updates.device)
     if indexes_as_numpy(xp):
         xp.add.at(out, key, updates)
@@ -389,7 +393,6 @@ def erf(x: Array) -> Array:
         on_host = _erf
     host = to_numpy(x)
     y = np.asarray(on_host(host.astype(float) if is_exact(host) else host))
-    y = y.astype(host.dtype) if is_half(host) else y
     return y if isinstance(x, np.ndarray) else like(y, x)
 
 

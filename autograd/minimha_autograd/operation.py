@@ -15,6 +15,8 @@ refer to no more than it needs.
 
 An operation with a keyword `wanted` receives a tuple of booleans, which of these gradients are
 wanted, and may skip the work for the others.
+
+16-bit arguments and cotangents reach the function and its pullback as float32: see `half`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from numbers import Number
 from typing import Any, Protocol
 
 from . import backend, debug, refusals
+from .half import of_wide, rounded, widened
 from .modes import modes
 from .tape import Node, Pullback, Variable
 
@@ -59,6 +62,7 @@ def operation(
     settings: tuple[str, ...] = (),
     describes: bool = True,
     narrow: tuple[str, ...] = (),
+    native: Callable[..., bool] | None = None,
 ) -> Any:
     """Lift a function on arrays, which returns its value and its pullback, to Tensors.
 
@@ -70,6 +74,8 @@ def operation(
     describes    errors list the arguments; False if those of the function say what is wrong
     narrow       the arguments that may be of 16 or 8 bits beside wider ones, also in a class that
                  the function knows; their gradients are wide
+    native       called with the arguments: whether the function takes 16-bit floats as they are,
+                 since it rounds each result only once; one of the predicates in `half`
 
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
@@ -81,9 +87,9 @@ def operation(
     if function is None:
         return functools.partial(
             operation, requirement=requirement, converts=converts, settings=settings,
-            describes=describes, narrow=narrow,
+            describes=describes, narrow=narrow, native=native,
         )  # fmt: skip
-    signature = Signature(function, requirement, converts, settings, describes, narrow)
+    signature = Signature(function, requirement, converts, settings, describes, narrow, native)
     name, arity, call = signature.name, signature.arity, signature.call
 
     @functools.wraps(function)
@@ -103,11 +109,11 @@ def operation(
             arrays.append(x)
             edges.append(edge)
             shapes.append(shape)
-        value, values, pullback, dtype = call(arrays, edges, given, recorded)
+        value, values, pullback, dtype, half = call(arrays, edges, given, recorded)
         if variable is not None:
             node = None
             if recorded:
-                node = Node(signature, pullback, edges, shapes, dtype, len(values))
+                node = Node(signature, pullback, edges, shapes, dtype, len(values), half)
             for k, y in enumerate(values):
                 values[k] = variable._made(y, node, k)
                 for see in open_blocks.watchers:
@@ -122,12 +128,12 @@ def operation(
         bound = [backend.number(x) for x in inputs]
         if wanted is None:
             wanted = tuple(map(backend.is_floating, bound))
-        value, values, pullback, dtype = call(bound, wanted, given, recorded=False)
+        value, values, pullback, dtype, half = call(bound, wanted, given, recorded=False)
         result = tuple(values) if type(value) is tuple else values[0]
         if not any(wanted):  # within no_grad, or of integers: nothing to guard
             return result, lambda *_: (None,) * len(bound)
         shapes = [x.shape if want else None for x, want in zip(bound, wanted)]  # noqa: B905
-        return result, Node(signature, pullback, (), shapes, dtype, len(values)).pullback
+        return result, Node(signature, pullback, (), shapes, dtype, len(values), half).pullback
 
     made: Any = lifted
     made.with_pullback, made.function, made.__signature__ = with_pullback, function, signature.shown
@@ -151,6 +157,7 @@ class Signature:
         settings: tuple[str, ...],
         describes: bool,
         narrow: tuple[str, ...],
+        native: Callable[..., bool] | None,
     ) -> None:
         parameters = list(inspect.signature(function).parameters.values())
         self.name, self.wanted = function.__name__, any(p.name == "wanted" for p in parameters)
@@ -164,26 +171,31 @@ class Signature:
         self._optional = {p.name for p in arrays if p.default is None}
         self._function, self._requirement, self._converts = function, requirement, converts
         self._not_arrays, self._describes, self._narrow = settings, describes, narrow
-        self._dtypes: dict[Any, Any] = {}
+        self._native = native
+        self._dtypes: dict[Any, tuple[Any, bool]] = {}
 
     def call(
         self, arrays: list[Any], wanted: Any, settings: dict[str, Any], recorded: bool
-    ) -> tuple[Any, list[Any], Pullback, Any]:
-        """The value, the value as a list of arrays, the pullback, and the dtype of its
-        gradients."""
+    ) -> tuple[Any, list[Any], Pullback, Any, bool]:
+        """The value, the value as a list of arrays, the pullback, the dtype of its gradients, and
+        whether that has 16 bits."""
         if self.wanted:
             settings["wanted"] = tuple(map(bool, wanted)) + (False,) * (self.arity - len(wanted))
         kinds = tuple([(type(x), getattr(x, "dtype", None)) for x in arrays])
-        if kinds not in self._dtypes:
-            self._dtypes[kinds] = self._common_dtype(arrays)
-        dtype = self._dtypes[kinds]
+        known = self._dtypes.get(kinds)
+        if known is None:
+            known = self._dtypes[kinds] = self._common_dtype(arrays)
+        dtype, half = known
+        wide = half and not (self._native and self._native(*arrays))
         try:
-            result = self._function(*arrays, **settings)
+            result = self._function(*(self._widened(arrays) if wide else arrays), **settings)
             if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
                 raise TypeError(
                     "an operation must return (value, pullback); pullback is a function"
                 )
             value, pullback = result
+            if wide:
+                pullback = of_wide(pullback)
             if isinstance(value, list):
                 raise TypeError("it must return several values as a tuple, not as a list")
             values = list(value) if type(value) is tuple else [value]
@@ -191,14 +203,22 @@ class Signature:
                 if type(y) not in backend.known:
                     y = values[k] = backend.asarray(y)  # noqa: PLW2901  NumPy makes scalars
                 if y.dtype != dtype:
+                    if half and not self._converts:
+                        y = values[k] = rounded(y, dtype)  # noqa: PLW2901
                     refusals.check_dtype(y, None if self._converts else dtype, recorded)
         except Exception as error:
             raise self._explained(error, arrays, settings) from error
         if modes.get().detect_anomaly:
             debug.check_values(self.name, self.labelled(arrays) | settings, values)
-        return value, values, pullback, dtype
+        return value, values, pullback, dtype, half
 
-    def _common_dtype(self, arrays: list[Any]) -> Any:
+    def _widened(self, arrays: list[Any]) -> list[Any]:
+        """The arrays as float32, except those that may be narrow beside it."""
+        labelled = self.labelled(arrays).items()
+        return [x if name in self._narrow else widened(x) for name, x in labelled]
+
+    def _common_dtype(self, arrays: list[Any]) -> tuple[Any, bool]:
+        """The dtype of the floating-point arrays, and whether it has 16 bits."""
         labelled = self.labelled(arrays)
         present = {
             name: x
@@ -206,7 +226,8 @@ class Signature:
             if name not in self._not_arrays
             if not (name in self._narrow and getattr(getattr(x, "dtype", None), "itemsize", 8) <= 2)
         }
-        return refusals.common_dtype(self.name, present, self._optional)
+        dtype = refusals.common_dtype(self.name, present, self._optional)
+        return dtype, getattr(dtype, "itemsize", 0) == 2
 
     def _explained(
         self, error: Exception, arrays: list[Any], settings: dict[str, Any]

@@ -19,6 +19,7 @@ from typing import Any
 
 from . import backend, debug
 from .backend import Array
+from .half import rounded, widened
 from .modes import modes
 
 Pullback = Callable[..., tuple[Array | None, ...]]
@@ -63,6 +64,7 @@ class Node:
     edges      one for each argument, None where no gradient is wanted
     shapes     of the arguments, None where no gradient is wanted
     dtype      of the gradients
+    half       whether this is a dtype of 16 bits
     values     how many values the operation has
     order      decreases from node to node, so that a heap returns the newest node first
     saved      the arrays that the pullback saved, and their checksum
@@ -72,8 +74,8 @@ class Node:
     """
 
     __slots__ = (
-        "__weakref__", "checksum", "dtype", "edges", "function", "grads", "hooks", "lines", "order",
-        "saved", "shapes", "signature", "values",
+        "__weakref__", "checksum", "dtype", "edges", "function", "grads", "half", "hooks", "lines",
+        "order", "saved", "shapes", "signature", "values",
     )  # fmt: skip
 
     def __init__(
@@ -84,9 +86,11 @@ class Node:
         shapes: Sequence[tuple[int, ...] | None] = (),
         dtype: Any = None,
         values: int = 1,
+        half: bool = False,
     ) -> None:
         self.signature, self.function, self.edges = signature, function, edges
         self.shapes, self.dtype, self.values, self.order = shapes, dtype, values, next(_order)
+        self.half = half
         self.lines = debug.calling_lines() if modes.get().detect_anomaly else ""
         self.saved = saved_arrays(function)
         self.checksum = checksum(self.saved, self.lines != "")
@@ -94,7 +98,13 @@ class Node:
         self.hooks: dict[object, tuple[int, Callable[[Array], Any]]] | None = None
 
     def pullback(self, *dys: Array | None) -> tuple[Array | None, ...]:
-        """The gradients of the arguments, with broadcasting undone; None where none is wanted.
+        """The gradients of the arguments, with broadcasting undone; None where none is wanted."""
+        gradients = self.gradients(*dys)
+        return tuple([rounded(dx, self.dtype) for dx in gradients]) if self.half else gradients
+
+    def gradients(self, *dys: Array | None) -> tuple[Array | None, ...]:
+        """The same, but gradients of 16 bits may still be float32: they are to be rounded when
+        others have been added.
 
         Raises RuntimeError if a saved array has changed, TypeError or ValueError unless there is
         one gradient for each argument, of its dtype and, but for broadcasting, its shape. Errors
@@ -134,12 +144,17 @@ class Node:
         if modes.get().detect_anomaly:
             for k, dx in enumerate(fitting):
                 part = f"the backward of {signature.name}, in the gradient of {signature.label(k)}"
+                dx = rounded(dx, self.dtype) if self.half else dx  # noqa: PLW2901
                 debug.check_gradient(dx, f"first appeared in {part}", self.lines)
         return tuple(fitting)
 
     def _fitted(self, dx: Any, shape: Any) -> Array:
-        dx = backend.unbroadcast(backend.asarray(dx), shape)
-        if dx.dtype != self.dtype:
+        dx, dtype = backend.asarray(dx), self.dtype
+        if self.half:
+            dx = widened(dx)
+            dtype = backend.namespace(dx).float32
+        dx = backend.unbroadcast(dx, shape)
+        if dx.dtype != dtype:
             raise TypeError(f"a gradient of {dx.dtype} for an argument of {self.dtype}")
         return dx
 
@@ -151,19 +166,22 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
     of leaves change only after every pullback has run.
     """
     results = []
+    halves: dict[int, Any] = {}  # the dtypes of 16 bits of sums in float32, by order of the node
     dys: list[Array | None] = [None] * root.values
     dys[k] = seed
     arrived = {root.order: (root, dys)}  # nodes by order, with the gradients of their values
     waiting = [root.order]  # a heap of the same orders
     while waiting:
         node, dys = arrived.pop(heappop(waiting))
+        if halves and node.order in halves:
+            dys = [rounded(dy, halves[node.order]) for dy in dys]
         if node.hooks:
             _call_hooks(node, dys)
         if node.function is None or retain:
             results.append((node, dys))
         if node.function is None:
             continue
-        for edge, dx in zip(node.edges, node.pullback(*dys)):  # noqa: B905  strict takes longer
+        for edge, dx in zip(node.edges, node.gradients(*dys)):  # noqa: B905  strict takes longer
             if edge is None or dx is None:
                 continue
             parent, j = edge
@@ -171,14 +189,16 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
                 arrived[parent.order] = parent, [None] * parent.values
                 heappush(waiting, parent.order)
             sums = arrived[parent.order][1]
-            sums[j] = dx if sums[j] is None else _sum(sums[j], dx)
+            if node.half:
+                halves[parent.order] = node.dtype
+            sums[j] = dx if sums[j] is None else _sum(sums[j], dx, node.half)
         if not retain:
             node.function, node.edges, node.saved, node.checksum = gone, (), [], 0
     _accumulate(results)
 
 
-def _sum(a: Array, b: Array) -> Array:
-    y = backend.add(a, b)
+def _sum(a: Array, b: Array, half: bool = False) -> Array:
+    y = backend.add(widened(a), widened(b)) if half else backend.add(a, b)
     return y if type(y) in backend.known else backend.asarray(y)  # NumPy makes scalars
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minimha_autograd import Pullback, backend, in_float32, operation
+from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
 from ..functional.checks import integer
@@ -112,8 +112,6 @@ def gated_delta_rule(
 def _computed(*arrays: Any, form: str, chunk: int) -> Result:
     """The values and the pullback to the six arrays, after their checks."""
     query, key, value, beta, log_decay, state = arrays
-    if backend.is_half(query):
-        return in_float32(_computed, *arrays, form=form, chunk=chunk)
     rows, xp = query.shape[:-1], namespace(query)
     if not rows or key.shape != query.shape or value.shape[:-1] != rows:
         raise ValueError("query and key must be (…, H, T, D), and value (…, H, T, Dv)")

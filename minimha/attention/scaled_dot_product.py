@@ -26,7 +26,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from minimha_autograd import Pullback, array_of, backend, in_float32, operation
+from minimha_autograd import Pullback, array_of, backend, half, operation
 from minimha_autograd.backend import Array
 
 from .. import masks
@@ -37,7 +37,7 @@ from .arguments import Arguments, arguments, library_of
 from .reference import drop_weights
 
 
-@operation(settings=("mask",), describes=False)
+@operation(settings=("mask",), describes=False, native=half.always)
 def scaled_dot_product_attention(
     query: Array,
     key: Array,
@@ -95,7 +95,7 @@ def scaled_dot_product_attention(
     out, weights, lse = values
     pull_dropped: Any = None
     if return_weights == "dropped":
-        weights, pull_dropped = drop_weights(weights, x.resolved_keep(), x.p)
+        weights, pull_dropped = half.in_float32(drop_weights, weights, x.resolved_keep(), x.p)
     asked = True, x.return_weights, return_lse
 
     def pull(*cotangents: Array | None) -> tuple[Array | None, ...]:
@@ -116,17 +116,16 @@ def computed(
     """The values (out, weights, lse), None for those not asked for, and the pullback to the seven
     inputs, by an implementation. Unless it is native, 16-bit floats are computed in float32, and a
     draw of dropout becomes an array."""
-    half = backend.is_half(x.query)
-    if (half or isinstance(x.keep, Draw)) and not by.native(x.query):
-        x = x._replace(keep=x.resolved_keep())
-        if half:
-            rest = x[7:]
+    as_it_is = not (backend.is_half(x.query) or isinstance(x.keep, Draw))
+    if as_it_is or by.native(x.query):
+        return by.function(x, wanted)
+    x = x._replace(keep=x.resolved_keep())
+    rest = x[7:]
 
-            def function(*inputs: Any) -> tuple[Any, Pullback]:
-                return by.function(Arguments._make((*inputs, *rest)), wanted)
+    def function(*inputs: Any) -> tuple[Any, Pullback]:
+        return by.function(Arguments._make((*inputs, *rest)), wanted)
 
-            return in_float32(function, *x.inputs)
-    return by.function(x, wanted)
+    return half.in_float32(function, *x.inputs)
 
 
 @contextlib.contextmanager

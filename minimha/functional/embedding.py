@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from minimha_autograd import Pullback, backend, operation
+from minimha_autograd import Pullback, backend, half, operation
 from minimha_autograd.backend import Array
 
 from .implementations import accelerated
@@ -16,7 +16,7 @@ def _entries(table: Array, indices: Array) -> int:
     return math.prod(indices.shape) * table.shape[1] if possible else 0
 
 
-@operation
+@operation(native=half.always)
 @accelerated(size=_entries)
 def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     """y = table[indices].   dtable[n] = Σ dy over all places where indices = n.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from minimha_autograd import Pullback, operation, ops
+from minimha_autograd import Pullback, half, operation, ops
 from minimha_autograd.backend import Array, namespace
 
 from .implementations import accelerated
@@ -36,7 +36,7 @@ def gelu(x: Array) -> tuple[Array, Pullback]:
     return x * g, pullback
 
 
-@operation
+@operation(native=half.always)
 def relu(x: Array) -> tuple[Array, Pullback]:
     """y = x · g with g = 1 where x > 0, else 0.   dx = dy · g.
 

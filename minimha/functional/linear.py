@@ -6,7 +6,7 @@ import math
 import operator
 from typing import Any
 
-from minimha_autograd import Pullback, operation
+from minimha_autograd import Pullback, half, operation
 from minimha_autograd.backend import Array, namespace
 
 from .implementations import accelerated
@@ -18,7 +18,7 @@ _BLOCK = 2**20
 """The number of weights that are widened at a time: 4 MB stay in the cache."""
 
 
-@operation(narrow=("w",))
+@operation(narrow=("w",), native=half.on_device)
 def linear(
     x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:
@@ -71,6 +71,8 @@ def linear_maps(
     ys = [xp.reshape(y, (*shape[:-1], y.shape[1])) for y in ys]
     saved: Any = rows if any(wants_ws) else None  # free what no gradient needs
     ws = ws if wants_x else ()
+    # On a device dy may have 16 bits, in which a sum stops growing.
+    wide = xp.float32 if getattr(x.dtype, "itemsize", 0) == 2 else None
 
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
         dx, dws, dbs = None, [None] * count, [None] * count
@@ -82,7 +84,7 @@ def linear_maps(
                     own = dy @ w if w.dtype == dy.dtype else _product(dy, w)
                     dx = own if dx is None else dx + own
                 dws[k] = saved.mT @ dy if wants_ws[k] else None
-                dbs[k] = xp.sum(dy, axis=0) if wants_bs[k] else None
+                dbs[k] = xp.sum(dy, axis=0, dtype=wide) if wants_bs[k] else None
         return None if dx is None else xp.reshape(dx, shape), *dws, *dbs
 
     return ys, pullback

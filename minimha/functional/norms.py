@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minimha_autograd import Pullback, backend, in_float32, operation
+from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
 from .implementations import accelerated
@@ -55,8 +55,6 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> tuple[Array, Pull
         raise ValueError("x (…, M) and weight (M,) need the same width M, at least 1")
     if not eps >= 0:
         raise ValueError(f"eps must be at least 0, not {eps}")
-    if backend.is_half(x):
-        return in_float32(rms_norm, x, weight, eps=eps)
 
     sigma = xp.sqrt(_mean(x * x) + eps)  # |x|² would drop imaginary parts
     x_hat = x / sigma

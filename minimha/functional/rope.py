@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from minimha_autograd import Pullback, array_of, backend, in_float32, operation, ops
+from minimha_autograd import Pullback, array_of, backend, operation, ops
 from minimha_autograd.backend import Array, namespace
 
 from .checks import integer
@@ -69,9 +69,6 @@ def rope(
     equations 15 and 34.
     """
     width = _check(x, width)
-    if backend.is_half(x):
-        settings = {"offset": offset, "positions": positions, "base": base, "width": width}
-        return in_float32(rope, x, interleaved=interleaved, scaling=scaling, **settings)
     theta = angles(_positions(x, offset, positions), width, base, scaling)
     xp = namespace(x)
     dtype = xp.float32 if x.dtype in (xp.float32, xp.complex64) else xp.float64

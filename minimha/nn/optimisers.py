@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from minimha_autograd import Tensor, backend
+from minimha_autograd import Tensor, backend, half
 from minimha_autograd.backend import Array, HostArray, namespace
 
 from ..functional.implementations import kernel
@@ -28,13 +28,19 @@ class Optimiser:
     lr          learning rate, which may be changed between steps; a group with its own keeps it
 
     A step skips parameters whose .grad is None. A tied parameter is updated once.
+
+    Parameters of 16 bits are updated in float32, and so are their states: the square of a gradient
+    leaves float16's range, and many steps are smaller than the distance to the next 16-bit number.
+    What rounding a parameter leaves over is kept as its "rest" and added before the next step.
     """
 
     def __init__(self, parameters: Parameters, lr: float, **settings: Any) -> None:
         self.lr, self.settings = lr, settings
         self.groups = _groups(parameters, {"lr", *settings})
         self.parameters: list[Tensor] = [p for group in self.groups for p in group["params"]]
-        self._states = {p: self.start(p.data) for p in self.parameters}
+        self._states = {p: self.start(half.widened(p.data)) for p in self.parameters}
+        narrow = [p for p in self.parameters if backend.is_half(p.data)]
+        self._rests = {p: 0.0 * half.widened(p.data) for p in narrow}
         _keep_freed_memory()
 
     def start(self, p: Array) -> State:
@@ -51,8 +57,19 @@ class Optimiser:
             settings = {"lr": self.lr, **self.settings, **group}
             settings = {name: backend.number(value) for name, value in settings.items()}
             for p in group["params"]:
-                if (g := p.grad) is not None:
+                if (g := p.grad) is None:
+                    continue
+                if p in self._rests:
+                    self._update_narrow(p, half.widened(g), settings)
+                else:
                     p.data = self.update(p.data, g, self._states[p], settings)
+
+    def _update_narrow(self, p: Tensor, g: Array, settings: Mapping[str, Any]) -> None:
+        """Update a parameter of 16 bits in float32, and keep what rounding leaves over."""
+        exact = half.widened(p.data) + self._rests[p]
+        exact = self.update(exact, g, self._states[p], settings)
+        p.data = half.rounded(exact, p.dtype)
+        self._rests[p] = exact - half.widened(p.data)
 
     def zero_grad(self) -> None:
         """Set the gradients to None."""
@@ -61,14 +78,18 @@ class Optimiser:
 
     def state(self) -> dict[str, HostArray]:
         """Copies of the states of all parameters, on the host: "0.m" is m of the first parameter.
+        For one of 16 bits there is a "rest".
 
         The settings are not included.
         """
         return {
             f"{k}.{name}": backend.to_numpy(backend.asarray(x)).copy()
             for k, p in enumerate(self.parameters)
-            for name, x in self._states[p].items()
+            for name, x in (self._states[p] | self._rest_of(p)).items()
         }
+
+    def _rest_of(self, p: Tensor) -> State:
+        return {"rest": self._rests[p]} if p in self._rests else {}
 
     def set_state(self, arrays: Mapping[str, Any]) -> None:
         """Continue from the state that `state` returned.
@@ -91,6 +112,8 @@ class Optimiser:
                 new = arrays[f"{k}.{name}"]
                 counter = isinstance(old, int)
                 self._states[p][name] = int(new) if counter else backend.like(new, p.data)
+            if p in self._rests:
+                self._rests[p] = backend.like(arrays[f"{k}.rest"], p.data)
 
 
 def _groups(parameters: Parameters, known: set[str]) -> list[dict[str, Any]]:
@@ -243,11 +266,12 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: Any = No
     any entry is NaN, the norm and all entries become NaN. If one is infinite, it becomes NaN and
     all finite entries become 0. `torch.nn.utils.clip_grad_norm_` does the same.
     With a communicator of `mh.parallel`, the gradients of all its ranks together are the vector.
+    Gradients of 16 bits are squared, added and scaled in float32.
     The norm is a number; on a device it is an array without axes, and only reading it waits for the
     device.
     Source: Pascanu et al., "On the difficulty of training recurrent neural networks" (2013).
     """
-    gradients = [(p, p.grad) for p in parameters if p.grad is not None]
+    gradients = [(p, half.widened(p.grad)) for p in parameters if p.grad is not None]
     flat = [namespace(g).reshape(g, (-1,)) for _, g in gradients]
     square = backend.asarray(sum(namespace(g).vecdot(g, g) for g in flat))
     square = square if comm is None else comm.all_reduce(square)
@@ -260,7 +284,8 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: Any = No
         norm = namespace(square).sqrt(square)
         scale = backend.clip(max_norm / (norm + 1e-6), high=1.0)
     for p, g in gradients:
-        p.grad = g * scale
+        scaled = g * scale
+        p.grad = half.rounded(scaled, p.dtype) if backend.is_half(p.data) else scaled
     return norm
 
 

@@ -20,7 +20,7 @@ from functools import reduce
 from itertools import accumulate, pairwise
 from typing import Any
 
-from minimha_autograd import Pullback, operation
+from minimha_autograd import Pullback, half, operation
 from minimha_autograd.backend import Array, namespace
 
 
@@ -35,7 +35,7 @@ def in_turn(lengths: Iterable[int]) -> list[slice]:
     return [slice(*ends) for ends in pairwise(accumulate(lengths, initial=0))]
 
 
-@operation
+@operation(native=half.always)
 def all_reduce(x: Array, *, comm: Any) -> tuple[Array, Pullback]:
     """y = Σ x over all ranks, on every rank.   dx = Σ dy over all ranks.
 
@@ -48,12 +48,13 @@ def all_reduce(x: Array, *, comm: Any) -> tuple[Array, Pullback]:
         xp = namespace(x)
         flat = xp.reshape(x, (-1,))
         own = _sum(comm, what, _cut(flat, 0, parts(flat.shape[0], comm.size)))
+        own = half.rounded(own, x.dtype)
         return xp.reshape(xp.concat(exchanged(comm, what, [own] * comm.size)), x.shape)
 
     return summed(x, what), lambda dy: (summed(dy, f"the gradient of {what}"),)
 
 
-@operation
+@operation(native=half.always)
 def all_gather(x: Array, *, comm: Any, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the x of rank 0, 1, …, joined along an axis.   dx = this rank's part of Σ dy.
 
@@ -70,7 +71,7 @@ def all_gather(x: Array, *, comm: Any, axis: int = 0) -> tuple[Array, Pullback]:
     return namespace(x).concat(received, axis=axis), pullback
 
 
-@operation
+@operation(native=half.always)
 def reduce_scatter(x: Array, *, comm: Any, axis: int = 0) -> tuple[Array, Pullback]:
     """y = this rank's part of Σ x over all ranks.   dx = the dy of rank 0, 1, …, joined.
 
@@ -86,7 +87,7 @@ def reduce_scatter(x: Array, *, comm: Any, axis: int = 0) -> tuple[Array, Pullba
     return _sum(comm, what, _cut(x, axis, parts(x.shape[axis], comm.size))), pullback
 
 
-@operation
+@operation(native=half.always)
 def all_to_all(x: Array, *, comm: Any, split_axis: int, concat_axis: int) -> tuple[Array, Pullback]:
     """y = this rank's part of the x of rank 0, 1, …, joined along concat_axis.
 
@@ -105,7 +106,7 @@ def all_to_all(x: Array, *, comm: Any, split_axis: int, concat_axis: int) -> tup
     return namespace(x).concat(received, axis=joined), pullback
 
 
-@operation
+@operation(native=half.always)
 def broadcast(x: Array, *, comm: Any, root: int = 0) -> tuple[Array, Pullback]:
     """y = the x of the root, on every rank.   dx = Σ dy over all ranks on the root, 0 elsewhere.
 
@@ -117,7 +118,8 @@ def broadcast(x: Array, *, comm: Any, root: int = 0) -> tuple[Array, Pullback]:
     def pullback(dy: Array) -> tuple[Array]:
         sources = everyone if comm.rank == root else ()
         received = comm.exchange(f"the gradient of {what}", {root: dy}, sources)
-        return (reduce(operator.add, received, namespace(dy).zeros_like(dy)),)
+        zero = namespace(dy).zeros_like(half.widened(dy))
+        return (reduce(operator.add, map(half.widened, received), zero),)
 
     (y,) = comm.exchange(what, sent, [root])
     return y, pullback
@@ -129,8 +131,10 @@ def exchanged(comm: Any, what: str, pieces: Sequence[Array]) -> list[Array]:
 
 
 def _sum(comm: Any, what: str, pieces: Sequence[Array]) -> Array:
-    """The sum of what the ranks send to this one, which needs no memory for all of it."""
-    return reduce(operator.add, comm.exchange(what, dict(enumerate(pieces)), range(comm.size)))
+    """The sum of what the ranks send to this one, which needs no memory for all of it. That of
+    16-bit floats is float32."""
+    received = comm.exchange(what, dict(enumerate(pieces)), range(comm.size))
+    return reduce(operator.add, map(half.widened, received))
 
 
 def _cut(x: Array, axis: int, slices: Sequence[slice]) -> list[Array]:

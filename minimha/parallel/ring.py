@@ -10,7 +10,7 @@ import math
 from functools import partial
 from typing import Any
 
-from minimha_autograd import Pullback, backend, in_float32, operation
+from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
 from .. import masks
@@ -82,8 +82,6 @@ def ring(
     """
     check(Arguments(query, key, value, scale=scale, softcap=softcap))
     settings: dict[str, Any] = {"mask": mask, "scale": scale, "softcap": softcap, "zigzag": zigzag}
-    if backend.is_half(query):
-        return in_float32(ring, query, key, value, comm=comm, **settings)
     if query.ndim == 2:
         one_head = (x[None, ...] for x in (query, key, value))
         y, pull = ring.function(*one_head, comm=comm, **settings)

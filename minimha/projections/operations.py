@@ -6,7 +6,7 @@ swapped to (…, H, T, D). A reshape straight to (…, H, T, D) would mix time w
 
 from __future__ import annotations
 
-from minimha_autograd import Pullback, operation
+from minimha_autograd import Pullback, half, operation
 from minimha_autograd.backend import Array, namespace
 
 from ..functional.linear import linear_maps
@@ -42,7 +42,7 @@ def _swap(x: Array) -> Array:
     return namespace(x).permute_dims(x, (*range(n - 3), n - 2, n - 3, n - 1))
 
 
-@operation(narrow=("w",))
+@operation(narrow=("w",), native=half.on_device)
 def project_in(
     x: Array, w: Array, b: Array | None = None, *, num_heads: int, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:
@@ -54,7 +54,7 @@ def project_in(
     return split_heads(y, num_heads), lambda dy: pull(merge_heads(dy))
 
 
-@operation(narrow=("w_q", "w_k", "w_v"))
+@operation(narrow=("w_q", "w_k", "w_v"), native=half.on_device)
 def project_self(
     x: Array,
     w_q: Array,
@@ -85,7 +85,7 @@ def project_self(
     return (q, k, v), pullback
 
 
-@operation(narrow=("w",))
+@operation(narrow=("w",), native=half.on_device)
 def project_fused(
     x: Array,
     w: Array,
@@ -125,7 +125,7 @@ def project_fused(
     return (q, k, v), pullback
 
 
-@operation(narrow=("w",))
+@operation(narrow=("w",), native=half.on_device)
 def project_out(
     x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
 ) -> tuple[Array, Pullback]:

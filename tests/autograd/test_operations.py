@@ -1,52 +1,13 @@
 """Tests of every operation by its record in samples.py, on every requested library and device."""
 
-import inspect
 from functools import partial
 
 import numpy as np
 import pytest
+from each_record import SLOW, every_case, hosts, several
 from samples import FIRST, RECORDS, REFUSED, Case, named
 
 from minimha_autograd import GradcheckError, Tensor, backend, gradcheck, no_grad, registry
-
-
-def every_case(test=None, *, slow=()):
-    """Test each record on all of its cases. On libraries other than the first one, only on the
-    first case, unless --thorough. Operations and implementations named in `slow` are tested only
-    with --thorough."""
-    if test is None:
-        return partial(every_case, slow=slow)
-    fixtures = list(inspect.signature(test).parameters)[1:]  # none, or place
-
-    def of_record(record, request):
-        place = [request.getfixturevalue(name) for name in fixtures]
-        first = request.config.getoption("--array-backend").partition(",")[0]
-        thorough = request.config.getoption("--thorough")
-        every = thorough or not place or place[0].name == first
-        for case in record.cases if every else record.cases[:1]:
-            if not thorough and case.settings.get("implementation") in slow:
-                continue
-            try:
-                test((record, case), *place)
-            except Exception as error:
-                error.add_note(f"in the case {case}")
-                raise
-
-    of_record.__doc__ = test.__doc__
-    names = {record.operation.__name__: record for record in RECORDS}
-    records = [
-        pytest.param(record, id=name, marks=[pytest.mark.thorough] * (name in slow))
-        for name, record in names.items()
-    ]
-    of_record = pytest.mark.usefixtures(*fixtures)(of_record) if fixtures else of_record
-    return pytest.mark.parametrize("record", records)(of_record)
-
-
-SLOW = {
-    "multi_head_attention", "project_fused", "ring", "linear_attention", "gated_delta_rule",
-    "loop", "fused", "tiled", "microkernel", "simulated",
-}  # fmt: skip
-"""Operations and implementations whose gradients are checked only with --thorough."""
 
 one_each = [
     pytest.param(s, marks=[pytest.mark.thorough] * (s[0].operation.__name__ in SLOW)) for s in FIRST
@@ -89,14 +50,6 @@ class Call:
             backend.like(np.asarray(rng.standard_normal(tuple(y.shape))).astype(self.dtype), y)
             for y in several(result)
         ]
-
-
-def several(result):
-    return result if isinstance(result, tuple) else (result,)
-
-
-def hosts(arrays):
-    return [None if x is None else backend.to_numpy(x) for x in arrays]
 
 
 def assert_same(ours, theirs):

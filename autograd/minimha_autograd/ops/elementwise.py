@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import backend
 from ..backend import Array, is_array, is_complex, is_floating, namespace
+from ..half import alike, always
 from ..operation import Operation, operation
 from ..tape import Pullback
 from .requirements import broadcasting
@@ -62,7 +63,8 @@ def _unary(name: str) -> Operation:
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"y = {formula}.   dx = dy · {derivative}."
-    lifted: Operation = operation(function)
+    exact = name in ("negative", "abs")
+    lifted: Operation = operation(function, native=always if exact else None)
     return lifted
 
 
@@ -71,19 +73,19 @@ log, log1p, sqrt, tanh = map(_unary, ("log", "log1p", "sqrt", "tanh"))
 sin, cos, erf = map(_unary, ("sin", "cos", "erf"))
 
 
-@operation(requirement=broadcasting)
+@operation(requirement=broadcasting, native=alike)
 def add(a: Array, b: Array) -> tuple[Array, Pullback]:
     """y = a + b.   da = dy, db = dy."""
     return backend.add(a, b), lambda dy: (dy, dy)
 
 
-@operation(requirement=broadcasting)
+@operation(requirement=broadcasting, native=alike)
 def subtract(a: Array, b: Array) -> tuple[Array, Pullback]:
     """y = a − b.   da = dy, db = −dy."""
     return a - b, lambda dy: (dy, -dy)
 
 
-@operation(requirement=broadcasting)
+@operation(requirement=broadcasting, native=alike)
 def multiply(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a · b.   da = dy · b, db = dy · a."""
     y = a * b
@@ -163,7 +165,7 @@ def _array_like(x: Any, other: Array) -> Array:
     return namespace(other).asarray(x, dtype=dtype, device=other.device)
 
 
-@operation(requirement=broadcasting)
+@operation(requirement=broadcasting, native=always)
 def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
     """y = a where the boolean condition is True, else b.   Each gets dy where it was chosen.
 
@@ -192,7 +194,7 @@ def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tup
     return y, lambda dy: (xp.where(inside, dy, xp.zeros_like(dy)),)
 
 
-@operation(converts=True)
+@operation(converts=True, native=always)
 def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
     """y = x in another dtype of its library, also by name or NumPy's.   dx = dy in the dtype of x.
 

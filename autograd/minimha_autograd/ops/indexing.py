@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import backend
 from ..backend import Array, namespace
+from ..half import always
 from ..operation import operation
 from ..tape import Pullback, array_of
 from .requirements import one_axis
@@ -14,7 +15,7 @@ from .requirements import one_axis
 _BASIC = frozenset({int, type(None), type(...)})
 
 
-@operation
+@operation(native=always)
 def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
     """y = x[key] for integers, slices, None, an ellipsis, and arrays of integers or booleans.
 
@@ -64,7 +65,7 @@ def _part(k: Any, x: Array) -> Any:
     return operator.index(k)
 
 
-@operation(requirement=one_axis)
+@operation(requirement=one_axis, native=always)
 def gather(x: Array, indices: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the slices of x at indices along axis, as in embedding: y[i, j] = x[indices[i, j]].
 
@@ -81,7 +82,7 @@ def _slices(x: Array, indices: Array, axis: int) -> tuple[Any, ...]:
     return (*(slice(None),) * range(x.ndim)[axis], indices)
 
 
-@operation(requirement=one_axis)
+@operation(requirement=one_axis, native=always)
 def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> tuple[Array, Pullback]:
     """y = an entry of x for each of indices along axis: y[i, j] = x[i, indices[i, j]] for axis 1.
 

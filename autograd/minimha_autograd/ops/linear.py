@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from .. import backend
-from ..backend import Array, is_half, namespace
+from ..backend import Array, namespace
+from ..half import on_device
 from ..operation import operation
 from ..tape import Pullback
-from .half import in_float32
 from .requirements import multiplying
 
 
-@operation(requirement=multiplying)
+@operation(requirement=multiplying, native=on_device)
 def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a b for matrices (…, N, K) and (…, K, L), whose leading axes broadcast; a vector (K,) on
     either side is a row or a column whose axis is dropped from y.   da = dy bᵀ, db = aᵀ dy.
@@ -53,8 +53,6 @@ def einsum(
 
     Raises ValueError for subscripts that do not match the arrays.
     """
-    if is_half(a):
-        return in_float32(einsum, subscripts, a, b, wanted=wanted)
     left, arrow, out = subscripts.replace(" ", "").partition("->")
     terms, operands = left.split(","), [a] if b is None else [a, b]
     letters = [term.replace("...", "") for term in terms]

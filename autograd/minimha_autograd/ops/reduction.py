@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
-from ..backend import Array, is_complex, is_exact, is_half, namespace
+from ..backend import Array, is_complex, is_exact, namespace
 from ..operation import operation
 from ..tape import Pullback
-from .half import in_float32
 from .requirements import axes, one_axis
 
 Axis = int | tuple[int, ...] | None
@@ -18,8 +16,6 @@ Axis = int | tuple[int, ...] | None
 @operation(requirement=axes)
 def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = Σ x over axis.   dx = dy, repeated along axis."""
-    if is_half(x):
-        return in_float32(sum, x, axis=axis, keepdims=keepdims)
     xp, shape, kept = namespace(x), x.shape, _kept(x.shape, axis)
     return (
         xp.sum(x, axis=axis, keepdims=keepdims),
@@ -30,8 +26,6 @@ def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, 
 @operation(requirement=axes)
 def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = Σ x / n over the n entries of axis.   dx = dy / n, repeated along axis."""
-    if is_half(x):
-        return in_float32(mean, x, axis=axis, keepdims=keepdims)
     xp, shape, kept = namespace(x), x.shape, _kept(x.shape, axis)
     n = _count(shape, kept)
     return (
@@ -49,8 +43,6 @@ def var(
     correction  0 for the variance of these numbers, 1 for an unbiased estimate from a sample; y is
                 NaN unless it is smaller than n
     """
-    if is_half(x):
-        return in_float32(var, x, axis=axis, correction=correction, keepdims=keepdims)
     xp, kept = namespace(x), _kept(x.shape, axis)
     n = _count(x.shape, kept)
     centred = x - xp.sum(x, axis=axis, keepdims=True) / n
@@ -62,21 +54,19 @@ def var(
 @operation(requirement=axes)
 def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = the largest entry over axis.   dx = dy at the largest, shared evenly between ties."""
-    return _extreme(x, max, axis, keepdims)
+    return _extreme(x, "max", axis, keepdims)
 
 
 @operation(requirement=axes)
 def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = the smallest entry over axis.   dx = dy at the smallest, shared evenly between ties."""
-    return _extreme(x, min, axis, keepdims)
+    return _extreme(x, "min", axis, keepdims)
 
 
-def _extreme(x: Array, operation: Any, axis: Axis, keepdims: bool) -> tuple[Array, Pullback]:
+def _extreme(x: Array, name: str, axis: Axis, keepdims: bool) -> tuple[Array, Pullback]:
     """For complex x, the entry with the extreme real part, so that the derivative follows it."""
-    if is_half(x):
-        return in_float32(operation, x, axis=axis, keepdims=keepdims)
     xp, kept = namespace(x), _kept(x.shape, axis)
-    extreme = getattr(xp, operation.__name__)
+    extreme = getattr(xp, name)
     real = xp.real(x) if is_complex(x) else x
     y = extreme(real, axis=axis, keepdims=keepdims)
 
@@ -97,8 +87,6 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
     The largest entry is subtracted first, so nothing overflows. If all entries are −∞, or there are
     none, y is −∞ and dx is 0.
     """
-    if is_half(x):
-        return in_float32(logsumexp, x, axis=axis, keepdims=keepdims)
     xp, kept = namespace(x), _kept(x.shape, axis)
     if is_exact(x):
         x = xp.astype(x, xp.float64)  # a difference of narrow integers overflows
@@ -120,8 +108,6 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
 @operation(requirement=one_axis)
 def cumsum(x: Array, *, axis: int) -> tuple[Array, Pullback]:
     """yₖ = Σ xⱼ over j ≤ k, along axis.   dxⱼ = Σ dyₖ over k ≥ j."""
-    if is_half(x):
-        return in_float32(cumsum, x, axis=axis)
     xp, axis = namespace(x), range(x.ndim)[axis]
 
     def pullback(dy: Array) -> tuple[Array]:

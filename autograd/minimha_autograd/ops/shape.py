@@ -9,12 +9,13 @@ from typing import Any
 
 from .. import backend
 from ..backend import Array, namespace
+from ..half import always
 from ..operation import operation
 from ..tape import Pullback
 from .requirements import axes, one_axis
 
 
-@operation
+@operation(native=always)
 def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y = the entries of x, in row-major order, in another shape.   dx = dy in the shape of x.
 
@@ -25,7 +26,7 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     return xp.reshape(x, shape), lambda dy: (xp.reshape(dy, before),)
 
 
-@operation
+@operation(native=always)
 def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y has as its k-th axis the axis axes[k] of x.   dx = dy with the axes put back."""
     axes = (axes,) if isinstance(axes, int) else tuple(axes)
@@ -36,7 +37,7 @@ def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     return y, lambda dy: (xp.permute_dims(dy, axes),)
 
 
-@operation(requirement=lambda x, *, axis1=-2, axis2=-1: axes(x, axis=(axis1, axis2)))
+@operation(requirement=lambda x, *, axis1=-2, axis2=-1: axes(x, axis=(axis1, axis2)), native=always)
 def transpose(x: Array, *, axis1: int = -2, axis2: int = -1) -> tuple[Array, Pullback]:
     """y = x with two axes swapped.   dx = dy with the same axes swapped."""
     order = list(range(x.ndim))
@@ -44,7 +45,7 @@ def transpose(x: Array, *, axis1: int = -2, axis2: int = -1) -> tuple[Array, Pul
     return permute_dims.function(x, axes=tuple(order))
 
 
-@operation
+@operation(native=always)
 def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
     """y = xᵀ, the last two axes swapped.   dx = dyᵀ."""
     if x.ndim < 2:
@@ -52,7 +53,7 @@ def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
     return x.mT, lambda dy: (dy.mT,)
 
 
-@operation
+@operation(native=always)
 def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y = x repeated along new axes and axes of length 1.   dx = dy summed over them."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -61,14 +62,17 @@ def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     return namespace(x).broadcast_to(x, shape), lambda dy: (dy,)  # the wrapper sums
 
 
-@operation
+@operation(native=always)
 def expand_dims(x: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     """y = x with a new axis of length 1 at this place.   dx = dy without it."""
     xp, before = namespace(x), x.shape
     return xp.expand_dims(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
 
 
-@operation(requirement=lambda x, *, axis: axes(x, axis=axis) or f"axis {axis} is not of length 1")
+@operation(
+    requirement=lambda x, *, axis: axes(x, axis=axis) or f"axis {axis} is not of length 1",
+    native=always,
+)
 def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
     """y = x without these axes of length 1, by default all of them.   dx = dy with them.
 
@@ -82,7 +86,7 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
     return xp.squeeze(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
 
 
-@operation
+@operation(native=always)
 def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the arrays one after another along axis.   Each gets its part of dy.
 
@@ -93,7 +97,7 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     return y, lambda dy: _cut(dy, ends, axis)
 
 
-@operation
+@operation(native=always)
 def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the arrays side by side along a new axis.   Each gets its part of dy.
 
@@ -103,7 +107,7 @@ def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     return xp.stack(arrays, axis=axis), lambda dy: xp.unstack(dy, axis=axis)
 
 
-@operation(requirement=one_axis)
+@operation(requirement=one_axis, native=always)
 def split(
     x: Array, *, sections: int | tuple[int, ...], axis: int = 0
 ) -> tuple[tuple[Array, ...], Pullback]:
@@ -134,7 +138,7 @@ def split(
     return parts, pullback
 
 
-@operation
+@operation(native=always)
 def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullback]:
     """y = x with a margin of a constant value.   dx = dy without the margin.
 
@@ -152,7 +156,7 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
     return y, lambda dy: (dy[inner],)
 
 
-@operation(requirement=axes)
+@operation(requirement=axes, native=always)
 def flip(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
     """y = x in reverse order along axis, along all by default.   dx = dy in reverse order."""
     return namespace(x).flip(x, axis=axis), lambda dy: (namespace(dy).flip(dy, axis=axis),)
@@ -177,7 +181,7 @@ def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, P
     return xp.repeat(x, repeats, axis=axis), pullback
 
 
-@operation(converts=True)
+@operation(converts=True, native=always)
 def to_device(x: Array, *, device: Any) -> tuple[Array, Pullback]:
     """y = x on another device.   dx = dy on the device of x."""
     back = backend.mover(x)

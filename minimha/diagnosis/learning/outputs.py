@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minimha_autograd import detect_anomaly, no_grad
+from minimha_autograd import backend, detect_anomaly, no_grad
 
 from .probe import Probe
 from .report import Finding
@@ -107,7 +107,7 @@ def deterministic(probe: Probe) -> Iterator[Finding]:
 
 def dtypes(probe: Probe) -> Iterator[Finding]:
     """All numbers have the dtype of the parameters."""
-    own = {name: x.dtype for name, x in probe.weights().items()}
+    own = {name: backend.to_numpy(p.data).dtype for name, p in probe.parameters.items()}
     main = probe.dtype
     for name, dtype in own.items():
         if dtype != main:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minimha_autograd import Tensor, backend, no_grad
+from minimha_autograd import Tensor, backend, no_grad, widened
 from minimha_autograd.gradcheck.on_tape import replaced
 from minimha_autograd.modes import watch
 from minimha_autograd.tape import Node
@@ -43,7 +43,7 @@ class Intermediate(NamedTuple):
     def is_square(self, t: int) -> bool:
         """Whether it has the shape (…, T, T)."""
         y = self.value
-        return y.ndim > 2 and y.shape[-2:] == (t, t) and y.dtype.kind == "f"
+        return y.ndim > 2 and y.shape[-2:] == (t, t) and backend.is_floating(y)
 
     def sums_to_one(self, axis: int = -1) -> bool:
         """Whether the entries are weights over this axis. Rows without a visible key sum to 0."""
@@ -96,7 +96,7 @@ class Probe:
     @property
     def dtype(self) -> np.dtype:
         """The dtype of the first parameter."""
-        return next(iter(self.weights().values())).dtype
+        return backend.to_numpy(next(iter(self.parameters.values())).data).dtype
 
     def call(self, inputs: np.ndarray) -> Any:
         """The logits of the model as a Tensor; the first value, if it returns several."""
@@ -134,7 +134,7 @@ class Probe:
         if loss.requires_grad:
             loss.backward()
         return {
-            name: None if p.grad is None else backend.to_numpy(p.grad)
+            name: None if p.grad is None else widened(backend.to_numpy(p.grad))
             for name, p in self.parameters.items()
         }
 
@@ -149,8 +149,8 @@ class Probe:
         return self.inputs[:2], self.targets[:2]
 
     def weights(self) -> Arrays:
-        """The parameters on the host."""
-        return {name: backend.to_numpy(p.data) for name, p in self.parameters.items()}
+        """The parameters on the host; those of 16 bits as float32, whose squares stay finite."""
+        return {name: widened(backend.to_numpy(p.data)) for name, p in self.parameters.items()}
 
     @contextmanager
     def holding(self, arrays: Mapping[str, np.ndarray]) -> Iterator[None]:

@@ -226,3 +226,73 @@ def test_the_learning_rate_rises_linearly_and_falls_along_half_a_cosine():
     assert rates[5] == pytest.approx(0.6 + 0.4 * math.cos(math.pi / 6), rel=1e-14)
     assert rates[10:] == [0.2, 0.2]
     assert mh.nn.warmup_cosine(0, steps=3, warmup=0, lr=1.0, min_lr=0.2) == 1
+
+
+HALF = ["float16", "bfloat16"]
+
+
+def half(numbers, dtype):
+    """A parameter of 16 bits."""
+    pytest.importorskip("ml_dtypes" if dtype == "bfloat16" else "numpy")  # it adds the dtype
+    return mh.Tensor(np.array(numbers).astype(dtype), requires_grad=True)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ps: mh.SGD(ps, 1e-3, momentum=0.5, weight_decay=0.1),
+        lambda ps: mh.Adam(ps, 1e-3, weight_decay=0.1),
+        lambda ps: mh.AdamW(ps, 1e-3),
+    ],
+    ids=["SGD", "Adam", "AdamW"],
+)
+def test_a_parameter_of_16_bits_goes_the_way_of_one_in_float32(make, dtype):
+    """200 steps, each smaller than the distance to the next number, with gradients whose squares
+    leave the range of float16 on either side."""
+    p = half([1.0, -2.0, 3.0, 100.0], dtype)
+    gradients = np.array([300, 1e-5, -0.4, 1.0]).astype(dtype)
+    q = mh.Tensor(p.data.astype("float32"), requires_grad=True)
+    ours, theirs = make([p]), make([q])
+    for _ in range(200):
+        p.grad, q.grad = gradients, gradients.astype("float32")
+        ours.step()
+        theirs.step()
+    assert p.dtype == dtype
+    np.testing.assert_array_equal(p.data, q.data.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_the_state_of_a_parameter_of_16_bits_continues_it(dtype):
+    def step(optimiser, p):
+        p.grad = np.array([0.3, -1.0]).astype(dtype)
+        optimiser.step()
+
+    p = half([1.0, 2.0], dtype)
+    first = mh.AdamW([p], 1e-4)
+    step(first, p)
+    q = mh.Tensor(p.data.copy(), requires_grad=True)
+    second = mh.AdamW([q], 1e-4)
+    second.set_state(first.state())
+    assert {x.dtype.name for n, x in first.state().items() if n != "0.t"} == {"float32"}
+    for _ in range(30):
+        step(first, p)
+        step(second, q)
+    np.testing.assert_array_equal(p.data, q.data)
+    assert (first.state()["0.rest"] == second.state()["0.rest"]).all()
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_gradients_of_16_bits_are_clipped_in_float32(dtype, place):
+    """300² and the sum of the squares are too large for float16."""
+    if not (hasattr(place.xp, dtype) or backend.indexes_as_numpy(place.xp)):
+        pytest.skip(f"no {dtype} there")
+    pytest.importorskip("ml_dtypes" if dtype == "bfloat16" else "numpy")  # it adds the dtype
+    gradient = mh.Tensor(place(np.full(10_000, 300, "float32"))).astype(dtype).data
+    p = mh.Tensor(gradient, requires_grad=True)
+    p.grad = gradient
+    norm = mh.nn.clip_gradients([p], 1.0)
+    assert float(norm) == pytest.approx(30_000, rel=1e-3)  # the sum is one of float32
+    assert p.grad.dtype == p.dtype
+    rounding = 2**-8 if dtype == "bfloat16" else 2**-11
+    np.testing.assert_allclose(backend.to_numpy(p.grad).astype(float), 0.01, rtol=rounding)

@@ -245,3 +245,44 @@ def test_there_is_no_rank_outside():
         run(lambda comm: None, 0)
     with pytest.raises(ValueError, match="3 arrays cannot be divided among 2 ranks"):
         across(lambda comm, x: x, 2)(*arrays(3))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter"])
+def test_a_sum_of_16_bits_over_ranks_is_rounded_once(name, dtype):
+    """The first rank has the number from which adding 1 changes nothing, the four others 1."""
+    pytest.importorskip("ml_dtypes" if dtype == "bfloat16" else "numpy")  # it adds the dtype
+    call = COLLECTIVES[name][0]
+    large = 256 if dtype == "bfloat16" else 2048
+
+    def sums(comm):
+        x = np.full((1, 5), 1 if comm.rank else large).astype(dtype)
+        leaf = mh.Tensor(x, requires_grad=True)
+        y = call(comm, leaf)
+        y.backward(np.full(y.shape, 1 if comm.rank else large).astype(dtype))
+        return y.data, leaf.grad
+
+    for y, gradient in run(sums, 5):
+        assert y.dtype == gradient.dtype == dtype
+        assert (y == large + 4).all()
+        if name == "all_reduce":
+            assert (gradient == large + 4).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_gradients_of_what_every_rank_receives_are_added_in_float32(dtype):
+    pytest.importorskip("ml_dtypes" if dtype == "bfloat16" else "numpy")  # it adds the dtype
+    large = 256 if dtype == "bfloat16" else 2048
+
+    def gradients(comm):
+        found = []
+        for name in ("all_gather", "broadcast"):
+            leaf = mh.Tensor(np.ones((2, 2)).astype(dtype), requires_grad=True)
+            y = COLLECTIVES[name][0](comm, leaf)
+            y.backward(np.full(y.shape, 1 if comm.rank else large).astype(dtype))
+            found.append(leaf.grad)
+        return found
+
+    for rank, (gathered, sent) in enumerate(run(gradients, 5)):
+        assert (gathered == large + 4).all()
+        assert (sent == (large + 4 if rank == 4 else 0)).all()

@@ -1,0 +1,251 @@
+"""16-bit floats: every operation gives what it gives in float32, rounded once.
+
+The cases of each record in samples.py are tried as they are, with large and with small inputs, and
+with one of their axes thousands of entries long.
+"""
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+from each_record import SLOW, every_case, several
+from samples import RECORDS
+
+from minimha.functional.implementations import named
+from minimha_autograd import Tensor, backend, detect_anomaly, operation, ops
+
+LONG = 6000
+"""Entries of a long axis: a sum of so many ones stops growing in 16 bits, and squares overflow."""
+
+CHANGES = {
+    "as they are": lambda x, k: x,
+    "large": lambda x, k: 400 * x,
+    "the first large": lambda x, k: x if k else 400 * x,
+    "far from 0": lambda x, k: x + 3000,
+    "the first far from 0": lambda x, k: x if k else x + 3000,
+    "small": lambda x, k: x / 1000,
+}
+"""What becomes of input k. float16 ends at 65504, so that squares of 400 are infinite there."""
+
+
+class Half:
+    """A case at a place: each floating-point input rounded to 16 bits, and the same in float32."""
+
+    def __init__(self, record, case, place, dtype):
+        self.operation, self.place, self.dtype = record.operation, place, dtype
+        self.settings = {k: place(v) for k, v in case.settings.items()}
+        xp = place.xp
+        self.inputs = inputs = [
+            xp.astype(place(x.astype("float32")), dtype) if is_drawn(x) else place(x)
+            for x in case.inputs
+        ]
+        self.ours, self.pull = self._computed(inputs)
+        self.wide, self.pull_wide = self._computed([self.widened(x) for x in inputs])
+
+    def widened(self, x):
+        return self.place.xp.astype(x, self.place.xp.float32) if backend.is_half(x) else x
+
+    def _computed(self, inputs):
+        value, pullback = self.operation.with_pullback(*inputs, **self.settings)
+        return several(value), pullback
+
+    def pairs(self):
+        """Each value and each gradient in 16 bits, and the same in float32."""
+        yield from zip(self.ours, self.wide, strict=True)
+        dys = self.cotangents()
+        yield from zip(self.pull(*dys), self.pull_wide(*map(self.widened, dys)), strict=True)
+
+    def cotangents(self):
+        """Positive numbers, so that sums grow."""
+        rng, astype = np.random.default_rng(0), self.place.xp.astype
+        drawn = [rng.uniform(0.5, 2, tuple(y.shape)).astype("float32") for y in self.ours]
+        return [astype(self.place(x), y.dtype) for x, y in zip(drawn, self.ours, strict=True)]
+
+    def of_absolute_values(self):
+        """Each value and gradient if no number were negative: the sum of the absolute values of the
+        terms, for a sum of products."""
+        positive = [abs(x) if backend.is_floating(x) else x for x in self.inputs]
+        values, pullback = self._computed([self.widened(x) for x in positive])
+        yield from values
+        yield from pullback(*map(self.widened, self.cotangents()))
+
+
+def is_drawn(x):
+    return isinstance(x, np.ndarray) and x.dtype == np.float64
+
+
+def changed(case, change):
+    """The case with another number in place of each entry of its floating-point inputs."""
+    other = copy.copy(case)
+    other.inputs = tuple(
+        np.asarray(change(x, k)) if is_drawn(x) else x for k, x in enumerate(case.inputs)
+    )
+    return other
+
+
+def lengthened(case, length):
+    """The case with every axis of this length repeated until it is long. Sizes of samples are
+    distinct, so these are the same axis of all arrays."""
+
+    def repeated(x):
+        if not (isinstance(x, np.ndarray) and length in x.shape):
+            return x
+        for axis, n in enumerate(x.shape):
+            if n == length:
+                x = np.take(x, np.arange(LONG) % n, axis=axis)
+        return x
+
+    other = copy.copy(case)
+    other.inputs = tuple(map(repeated, case.inputs))
+    other.settings = {name: repeated(x) for name, x in case.settings.items()}
+    return other
+
+
+each = [
+    pytest.param(r, id=name, marks=[pytest.mark.thorough] * (name in SLOW))
+    for name, r in ((r.operation.__name__, r) for r in RECORDS)
+]
+
+
+def axes_of_their_own(case):
+    """The lengths of axes that no array has twice, so that nothing becomes long in two axes."""
+    shapes = [x.shape for x in (*case.inputs, *case.settings.values()) if hasattr(x, "shape")]
+    lengths = {n for shape in shapes for n in shape if n > 1}
+    return sorted(n for n in lengths if all(shape.count(n) < 2 for shape in shapes))
+
+
+def assert_rounded_once(sample, products=False):
+    """Each result has the bits of the one in float32, after rounding.
+
+    On a device, products of matrices may differ by one unit in the last place of the sum of the
+    absolute values of their terms: they are rounded before a bias is added.
+    """
+    on_device = products and not backend.on_host(sample.ours[0])
+    sums = sample.of_absolute_values() if on_device else itertools.repeat(0.0)
+    for (ours, wide), total in zip(sample.pairs(), sums, strict=False):
+        assert (ours is None) == (wide is None)
+        if wide is not None and wide.dtype == sample.place.xp.float32:
+            expected = sample.place.xp.astype(wide, sample.dtype)
+            assert ours.dtype == expected.dtype
+            assert_near(*map(as_float64, (ours, expected, total)), sample.dtype)
+        else:
+            assert ours is wide is None or ours.dtype == wide.dtype
+
+
+def assert_near(ours, expected, total, dtype):
+    """Equal, or within a unit in the last place of the total."""
+    largest, unit = (65504.0, 2**-10) if "bf" not in str(dtype) else (3.39e38, 2**-7)
+    near = abs(ours - expected) <= unit * total
+    near |= np.isinf(ours) & (total >= largest * (1 - unit))
+    np.testing.assert_array_equal(ours[~near], expected[~near])
+
+
+def as_float64(x):
+    return np.asarray(backend.to_numpy(x) if backend.is_array(x) else x).astype("float64")
+
+
+def by_kernels_for_16_bits(case, place):
+    """Whether a kernel for GPUs computes attention, which also rounds the weights to 16 bits, so
+    that the bound is that of attention_paths.BARS: its tests apply it."""
+    name = case.settings.get("implementation")
+    return name is not None and named("attention", name).native(place(np.zeros(1)))
+
+
+@pytest.fixture(params=["float16", "bfloat16"])
+def dtype(request, place):
+    """Both dtypes of 16 bits, where the place has them."""
+    if request.param == "bfloat16" and backend.indexes_as_numpy(place.xp):
+        return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    if not hasattr(place.xp, request.param):
+        pytest.skip(f"no {request.param} there")
+    return getattr(place.xp, request.param)
+
+
+@pytest.mark.filterwarnings("ignore")  # infinities, where a result is too large
+@every_case(slow=SLOW)
+def test_every_result_is_that_of_float32_rounded_once(sample, place, dtype):
+    record, case = sample
+    if by_kernels_for_16_bits(case, place):
+        return
+    for name, change in CHANGES.items():
+        try:
+            assert_rounded_once(Half(record, changed(case, change), place, dtype), record.products)
+        except AssertionError as error:
+            error.add_note(f"with inputs {name}")
+            raise
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("record", each)
+def test_every_result_of_a_long_input_is_that_of_float32_rounded_once(record, place, dtype):
+    """Each axis of the first case that accepts it is lengthened in turn."""
+    for case in record.cases:
+        accepted = False
+        for length in axes_of_their_own(case):
+            try:
+                sample = Half(record, lengthened(case, length), place, dtype)
+            except (ValueError, IndexError, TypeError):
+                continue  # another axis, or a setting, has to be as long
+            accepted = True
+            try:
+                assert_rounded_once(sample, record.products)
+            except AssertionError as error:
+                error.add_note(f"in the case {case}, with {LONG} in place of {length}")
+                raise
+        if accepted:
+            assert not record.short
+            return
+    assert record.short, "no case has an axis that can be long"
+
+
+@pytest.mark.parametrize("uses", [1, 3000])
+def test_a_gradient_is_rounded_once_when_all_its_parts_have_been_added(uses, place, dtype):
+    """Also where each part would be 0 in 16 bits: the smallest float16 is 6e-8."""
+    xp = place.xp
+    x = Tensor(xp.ones(3, dtype=dtype, device=place.device), requires_grad=True)
+    for part, bound in ((1.0, 3000.0), (2.0**-26, 3000 * 2.0**-26)):
+        x.grad = None
+        ops.stack([ops.multiply(x, part) for _ in range(uses)]).astype(xp.float32).sum().backward()
+        expected = xp.astype(xp.asarray([uses / 3000 * bound]), dtype)
+        np.testing.assert_array_equal(*map(as_float64, (x.grad, expected[[0, 0, 0]])))
+        assert x.grad.dtype == dtype
+
+
+def test_an_operation_that_is_not_native_sees_float32(place, dtype):
+    xp = place.xp
+    seen = []
+
+    @operation
+    def double(x):
+        seen.append(x.dtype)
+
+        def pullback(dy):
+            seen.append(dy.dtype)
+            return (2 * dy,)
+
+        return 2 * x, pullback
+
+    x = Tensor(xp.ones(3, dtype=dtype, device=place.device), requires_grad=True)
+    y = double(x)
+    y.backward(xp.ones_like(x.data))
+    assert seen == [xp.float32] * 2
+    assert y.dtype == x.grad.dtype == dtype
+
+
+def test_a_gradient_of_float64_for_an_argument_of_16_bits_is_refused():
+    @operation
+    def wrong(x):
+        return 2 * x, lambda dy: (dy.astype("float64"),)
+
+    with pytest.raises(TypeError, match="a gradient of float64 for an argument of float16"):
+        wrong(Tensor(np.ones(3, "float16"), requires_grad=True)).sum().backward()
+
+
+def test_an_infinite_gradient_after_rounding_is_an_anomaly_where_it_is_made():
+    x = Tensor(np.ones(3, "float16"), requires_grad=True)
+    match = "infinity first appeared in the backward of multiply, in the gradient of a"
+    with np.errstate(over="ignore"), detect_anomaly():
+        y = ops.multiply(x, 300.0)
+        with pytest.raises(FloatingPointError, match=match):
+            y.backward(np.full(3, 300, "float16"))
