@@ -1,5 +1,6 @@
 """Fixtures and options shared by all tests."""
 
+import contextlib
 import gc
 from collections import defaultdict
 from functools import cache
@@ -21,10 +22,19 @@ def pytest_addoption(parser):
     parser.addoption("--thorough", action="store_true", help=text)
     text = "with --thorough, leave out the tests that passed in this output of pytest -rp"
     parser.addoption("--passed", metavar="FILE", type=Path, help=text)
+    text = "round as another machine does, which this whole number stands for: see other_cpu.py"
+    parser.addoption("--other-cpu", metavar="SEED", type=int, help=text)
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "thorough: runs only with --thorough")
+    config.addinivalue_line("markers", "this_cpu(reason): does not run with --other-cpu")
+    if config.getoption("--other-cpu") is not None:
+        from other_cpu import other_cpu
+
+        rounding = contextlib.ExitStack()
+        rounding.enter_context(other_cpu(config.getoption("--other-cpu")))
+        config.add_cleanup(rounding.close)
     try:
         from hypothesis import settings
     except ModuleNotFoundError:  # homework checked by pytest in a clone loads this file, too
@@ -58,6 +68,12 @@ def pytest_collection_modifyitems(config, items):
             seen.add(sample)
     config.hook.pytest_deselected(items=left_out)
     items[:] = chosen
+
+
+def pytest_runtest_setup(item):
+    mark = item.get_closest_marker("this_cpu")
+    if mark and item.config.getoption("--other-cpu") is not None:
+        pytest.skip(*mark.args)
 
 
 def pytest_collection_finish():
