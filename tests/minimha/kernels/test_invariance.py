@@ -118,6 +118,40 @@ def test_the_number_of_threads_does_not_change_a_bit(kind):
     assert_same_bits(found[0][1], found[1][1])
 
 
+@pytest.mark.parametrize("seed", [
+    pytest.param(seed, marks=pytest.mark.thorough if seed else ()) for seed in range(20)
+])  # fmt: skip
+def test_long_attention_has_the_same_bits_alone_cut_off_and_for_the_last_query(seed):
+    """With more keys than a tile holds, 1,536 in the forward and 384 in the backward."""
+    rng = np.random.default_rng(seed)
+    groups, per_group, width = (int(rng.integers(1, n)) for n in (4, 3, 40))
+    length = int(rng.integers(1540, 1800))
+    end = int(rng.integers(1200, length))
+    heads = groups * per_group
+    q, k, v, cotangent = (
+        rng.standard_normal((2, n, length, width)).astype("float32")
+        for n in (heads, groups, groups, heads)
+    )
+    cotangent[0] = cotangent[1, :, end:] = 0
+
+    def attended(q, k, v, cotangent=None, offset=0):
+        inputs = [mh.Tensor(x, requires_grad=cotangent is not None) for x in (q, k, v)]
+        with mh.batch_invariant():
+            out = mh.scaled_dot_product_attention(*inputs, mask=mh.masks.causal(offset=offset))
+        if cotangent is not None:
+            out.backward(cotangent)
+        return [out.data, *(x.grad for x in inputs)]
+
+    whole = attended(q, k, v, cotangent)
+    alone = attended(q[1:], k[1:], v[1:], cotangent[1:])
+    prefix = attended(*(x[1:, :, :end].copy() for x in (q, k, v, cotangent)))
+    for together, own, first in zip(whole, alone, prefix, strict=True):
+        np.testing.assert_array_equal(own[0], together[1])
+        np.testing.assert_array_equal(first[0], together[1, :, :end])
+    last, *_ = attended(q[1:, :, end - 1 : end], k[1:, :, :end], v[1:, :, :end], offset=end - 1)
+    np.testing.assert_array_equal(last[0, :, 0], whole[0][1, :, end - 1])
+
+
 def test_texts_are_the_same_alone_in_a_batch_and_without_a_cache():
     model, tokens, *_ = drawn("llama", 5)
     with mh.batch_invariant():
@@ -211,7 +245,7 @@ def test_another_implementation_around_the_block_is_refused():
 
 def test_without_kernels_the_block_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(invariance, "unavailable", lambda: "numba cannot be imported: no such")
-    with pytest.raises(RuntimeError, match="needs compiled kernels.*numba cannot be imported"):
+    with pytest.raises(RuntimeError, match=r"needs compiled kernels.*numba cannot be imported"):
         mh.batch_invariant().__enter__()
 
 
