@@ -40,24 +40,53 @@ def product(x: Array, w: Array, b: Array | None) -> Array:
 def _rows(chunk, x, w, b, y):
     """For the rows of w in memory. The range counts blocks of columns, LONG vectors wide."""
     first, last = share(chunk)
-    (depth, row), wide, line = w.shape, LONG * BYTES // w.itemsize, _LINE // w.itemsize
-    low, high = first * wide, min(last * wide, row)
+    wide = LONG * BYTES // w.itemsize
+    low, high = first * wide, min(last * wide, w.shape[1])
+    _begin(y, b, low, high)
     for start in range(low, high, _WIDE * wide):
         stop = min(start + _WIDE * wide, high)
-        whole = stop - (stop - start) % wide
-        _begin(y, b, start, stop)
-        for k0 in range(0, depth, _DEEP):
-            count = min(_DEEP, depth - k0)
-            for n in range(start, whole, wide):
-                for k in range(k0 + _DEEP, min(k0 + 2 * _DEEP, depth)):
-                    for ahead in range(n, n + wide, line):
-                        prefetch(w, k * row + ahead)
-                for r in range(len(x)):
-                    add_rows(x, r * depth + k0, w, k0 * row + n, row, count, y, r * row + n)
-            if whole < stop:
-                for r in range(len(x)):
-                    for k in range(k0, k0 + count):
-                        _add_row(y[r, whole:stop], x[r, k], w[k, whole:stop])
+        add_rows_of_matrix(x, 0, w, (0, len(w), start, stop), y, start)
+
+
+@kernel
+def _columns(chunk, x, w, b, y):
+    """For the columns of w in memory, the rows of its transpose. The range counts the blocks."""
+    first, last = share(chunk)
+    wide = LONG * BYTES // w.itemsize
+    low, high = first * wide, min(last * wide, len(w))
+    _begin(y, b, low, high)
+    add_columns_of_matrix(x, w, (low, high, 0, w.shape[1]), y, low)
+
+
+@kernel
+def _begin(y, b, start, stop):
+    for r in range(len(y)):
+        for n in range(start, stop):
+            y[r, n] = b[n] if b.size else y.dtype.type(0)
+
+
+@kernel
+def add_rows_of_matrix(x, first, w, region, y, to):
+    """Columns of y from `to` on += x[:, first:] times a region (k0, k1, n0, n1) of w."""
+    k0, k1, n0, n1 = region
+    row, wide, line = w.shape[1], LONG * BYTES // w.itemsize, _LINE // w.itemsize
+    row_x, row_y = x.strides[0] // x.itemsize, y.strides[0] // y.itemsize
+    whole = n1 - (n1 - n0) % wide
+    for k in range(k0, k1, _DEEP):
+        count = min(_DEEP, k1 - k)
+        for n in range(n0, whole, wide):
+            for later in range(k + _DEEP, min(k + 2 * _DEEP, k1)):
+                for ahead in range(n, n + wide, line):
+                    prefetch(w, later * row + ahead)
+            for r in range(len(x)):
+                begin, place = r * row_x + first + k - k0, r * row_y + to + n - n0
+                add_rows(x, begin, w, k * row + n, row, count, y, place)
+        if whole < n1:
+            for r in range(len(x)):
+                for i in range(k, k + count):
+                    _add_row(
+                        y[r, to + whole - n0 : to + n1 - n0], x[r, first + i - k0], w[i, whole:n1]
+                    )
 
 
 @kernel
@@ -67,30 +96,21 @@ def _add_row(y, x, w):
 
 
 @kernel
-def _columns(chunk, x, w, b, y):
-    """For the columns of w in memory, the rows of its transpose. The range counts the blocks."""
-    first, last = share(chunk)
-    length, depth = BYTES // w.itemsize, w.shape[1]
-    low, high = first * LONG * length, min(last * LONG * length, y.shape[1])
-    _begin(y, b, low, high)
-    whole = depth // length * length
-    for n in range(low, high, length):
-        if n + length > high:
-            whole = 0
-        for k in range(0, whole, length):
-            for ahead in range(length):
-                prefetch(w, (n + length + ahead) * depth + k)
-            add_transposed_block(x, k, depth, len(x), w, n * depth + k, depth, y, n, y.shape[1])
+def add_columns_of_matrix(x, w, region, y, to):
+    """Columns of y from `to` on += x times the transpose of a region (n0, n1, k0, k1) of w."""
+    n0, n1, k0, k1 = region
+    row, length = w.shape[1], BYTES // w.itemsize
+    row_x, row_y = x.strides[0] // x.itemsize, y.strides[0] // y.itemsize
+    for n in range(n0, n1, length):
+        whole = k1 - (k1 - k0) % length if n + length <= n1 else k0
+        for k in range(k0, whole, length):
+            for ahead in range(n + length, n + 2 * length):
+                prefetch(w, ahead * row + k)
+            place = to + n - n0
+            add_transposed_block(x, k - k0, row_x, len(x), w, n * row + k, row, y, place, row_y)
         for r in range(len(x)):
-            for column in range(n, min(n + length, high)):
-                total = y[r, column]
-                for k in range(whole, depth):
-                    total = fma(x[r, k], w[column, k], total)
-                y[r, column] = total
-
-
-@kernel
-def _begin(y, b, start, stop):
-    for r in range(len(y)):
-        for n in range(start, stop):
-            y[r, n] = b[n] if b.size else y.dtype.type(0)
+            for i in range(n, min(n + length, n1)):
+                total = y[r, to + i - n0]
+                for k in range(whole, k1):
+                    total = fma(x[r, k - k0], w[i, k], total)
+                y[r, to + i - n0] = total
