@@ -17,10 +17,9 @@ from .jit import kernel
 from .microkernel import BYTES, LONG, add_rows, add_transposed_block, fma, prefetch
 from .parallel import share
 
-_LINE = 64  # bytes in a cache line
-_WIDE, _DEEP = 8, 16
+_WIDE, _DEEP = 32, 8
 """The blocks of columns and the rows of w that are multiplied at a time: y stays in the L1 cache,
-and the next rows of w come from memory meanwhile."""
+and memory delivers a few long streams."""
 
 
 def product(x: Array, w: Array, b: Array | None) -> Array:
@@ -69,15 +68,12 @@ def _begin(y, b, start, stop):
 def add_rows_of_matrix(x, first, w, region, y, to):
     """Columns of y from `to` on += x[:, first:] times a region (k0, k1, n0, n1) of w."""
     k0, k1, n0, n1 = region
-    row, wide, line = w.shape[1], LONG * BYTES // w.itemsize, _LINE // w.itemsize
+    row, wide = w.shape[1], LONG * BYTES // w.itemsize
     row_x, row_y = x.strides[0] // x.itemsize, y.strides[0] // y.itemsize
     whole = n1 - (n1 - n0) % wide
     for k in range(k0, k1, _DEEP):
         count = min(_DEEP, k1 - k)
         for n in range(n0, whole, wide):
-            for later in range(k + _DEEP, min(k + 2 * _DEEP, k1)):
-                for ahead in range(n, n + wide, line):
-                    prefetch(w, later * row + ahead)
             for r in range(len(x)):
                 begin, place = r * row_x + first + k - k0, r * row_y + to + n - n0
                 add_rows(x, begin, w, k * row + n, row, count, y, place)

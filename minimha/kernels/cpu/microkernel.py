@@ -21,9 +21,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 VECTORS = 2
-LONG = 4
-"""The vectors of a single row that stay in registers: a product takes about four cycles, and one
-can start in each of them, which is faster than weights come from memory."""
+LONG = 8
+"""The vectors of a single row that stay in registers: enough to start two products in each cycle,
+while each takes four."""
 
 STORE, ADD, CONTINUE = range(3)
 """What a product does with the matrix that it goes to. ADD first sums the products and then adds
