@@ -146,7 +146,7 @@ class GPT(Module):
         if self.positions is not None:
             end, xp = past + tokens.shape[1], namespace(tokens)
             own = xp.arange(past, end, device=tokens.device) if positions is None else positions
-            x = x + self.positions(xp.broadcast_to(own, tokens.shape))
+            x = x + self.positions(own)
         x, all_weights = self.dropout(x, rng), []
         for k, block in enumerate(self.blocks):
             cache = caches[k] if caches else None
