@@ -45,6 +45,7 @@ from .nn import MLP, SGD, Adam, AdamW, Dropout, Embedding, LayerNorm, Linear, Mo
 if TYPE_CHECKING:
     from . import cost, diagnosis, homework, interchange, parallel, pictures, training
     from .diagnosis import diagnose
+    from .kernels.invariance import batch_invariant
     from .transformers import GPT, Block, EncoderDecoder, generate, speculate
 
 __version__ = "0.1.0"
@@ -56,10 +57,10 @@ __all__ = [
     "GPT", "MLP", "SGD", "Adam", "AdamW", "Block", "Dropout", "Embedding", "EncoderDecoder",
     "GradcheckError", "KeyValueCache", "LatentAttention", "LayerNorm", "Linear", "Module",
     "MultiHeadAttention", "QKNorm", "RMSNorm", "Tensor", "attention", "attention_steps", "backend",
-    "cost", "detect_anomaly", "diagnose", "diagnosis", "explain_dispatch", "functional",
-    "gated_delta_rule", "generate", "gradcheck", "homework", "implementation", "interchange",
-    "linear_attention", "masks", "merge_attention", "multi_head_attention", "nn", "no_grad",
-    "operation", "ops", "parallel", "pictures", "positions", "projections",
+    "batch_invariant", "cost", "detect_anomaly", "diagnose", "diagnosis", "explain_dispatch",
+    "functional", "gated_delta_rule", "generate", "gradcheck", "homework", "implementation",
+    "interchange", "linear_attention", "masks", "merge_attention", "multi_head_attention", "nn",
+    "no_grad", "operation", "ops", "parallel", "pictures", "positions", "projections",
     "scaled_dot_product_attention", "speculate", "training",
 ]  # fmt: skip
 
@@ -68,6 +69,7 @@ _ROOMS = {
     "transformers",
 }  # fmt: skip
 _NAMES = {
+    "batch_invariant": "kernels.invariance",
     "diagnose": "diagnosis",
     **dict.fromkeys(("GPT", "Block", "EncoderDecoder", "generate", "speculate"), "transformers"),
 }

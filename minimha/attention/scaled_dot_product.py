@@ -32,7 +32,15 @@ from minimha_autograd.backend import Array
 from .. import masks
 from ..functional.checks import check_probability
 from ..functional.dropout import Draw
-from ..functional.implementations import PLAIN, Implementation, implementations, named, requested
+from ..functional.implementations import (
+    PLAIN,
+    Implementation,
+    batch_invariance,
+    implementations,
+    named,
+    refuse,
+    requested,
+)
 from .arguments import Arguments, arguments, library_of
 from .reference import drop_weights
 
@@ -159,9 +167,30 @@ def _found(name: str) -> Implementation:
 def choose(name: str, x: Arguments) -> Implementation:
     """The implementation that attention uses for these arguments when this name is requested."""
     by = requested.get() if name == "auto" else name
+    if batch_invariance.get():
+        return _in_order(by, x)
     if callable(by):
         return Implementation(by)
     return _found(by if by in PLAIN else decide(by, x).implementation)
+
+
+def _in_order(by: Any, x: Arguments) -> Implementation:
+    """`microkernel`, the only one that keeps the promise of `batch_invariant`. Raises TypeError for
+    arguments for which it does not, and if another one is requested."""
+    found, why = named("attention", "microkernel"), None
+    if by not in ("auto", "microkernel"):
+        why = f"{by!r} is requested, and only microkernel keeps this promise"
+    elif found is None or library_of(x.query) != "numpy" or str(x.query.dtype) != "float32":
+        why = f"the query is of {x.query.dtype}, not a NumPy array of float32"
+    elif x.return_weights:
+        why = "the weights asked for are computed by the reference"
+    elif x.sink is not None:
+        why = "the gradient of a sink is computed by NumPy"
+    else:
+        why = found.obstacle(x, False)
+    if why is not None:
+        refuse("attention", why)
+    return found  # type: ignore[return-value]
 
 
 class Dispatch(NamedTuple):

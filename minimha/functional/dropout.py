@@ -99,7 +99,7 @@ def draw(
 
 
 @operation
-@accelerated
+@accelerated(exact=True)
 def dropout(x: Array, keep: Array, *, p: float) -> tuple[Array, Pullback]:
     """y = keep · x / (1 − p).   dx = keep · dy / (1 − p).   Both are 0 where p = 1.
 

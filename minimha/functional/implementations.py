@@ -11,7 +11,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from minimha_autograd.backend import Array, HostArray
 
@@ -19,6 +19,9 @@ requested: contextvars.ContextVar[Any] = contextvars.ContextVar(
     "implementation", default=os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"
 )
 """What the enclosing `minimha.implementation` names, or else the environment."""
+
+batch_invariance = contextvars.ContextVar("batch_invariance", default=False)
+"""Whether a `minimha.batch_invariant` block is open."""
 
 PLAIN = frozenset({"loop", "reference"})
 """The names that stand for no kernels, not even for large arrays."""
@@ -81,6 +84,8 @@ def _load() -> None:
 def kernel(operation: str, size: int) -> Callable[..., Any] | None:
     """The kernel of an operation; None if there is none or the array is too small."""
     name = requested.get()
+    if batch_invariance.get():
+        size = ENOUGH  # even a small array is summed in the kernel's order
     if size >= ENOUGH if name == "auto" or callable(name) else name not in PLAIN:
         found = named(operation, "kernel")
         return found and found.function
@@ -88,18 +93,26 @@ def kernel(operation: str, size: int) -> Callable[..., Any] | None:
 
 
 def accelerated(
-    function: Callable[..., Any] | None = None, *, size: Callable[..., int] | None = None
+    function: Callable[..., Any] | None = None,
+    *,
+    size: Callable[..., int] | None = None,
+    exact: bool = False,
+    dtype: str = "float32",
 ) -> Any:
     """Use the kernel registered under the function's name for NumPy arrays.
 
     The function itself, the reference, runs if there is no kernel, if the kernel returns None, and
     for small arrays unless an implementation with kernels was requested. It raises all errors.
 
-    size  number of entries of the value, computed from the arguments; by default the size of the
-          first argument
+    Within `minimha.batch_invariant` only the kernel may compute, unless the function is exact.
+
+    size   number of entries of the value, computed from the arguments; by default the size of the
+           first argument
+    exact  whether it rounds each entry at most once, so that no order of sums matters
+    dtype  of a first argument for which the kernel keeps the promise of `batch_invariant`
     """
     if function is None:
-        return functools.partial(accelerated, size=size)
+        return functools.partial(accelerated, size=size, exact=exact, dtype=dtype)
 
     @functools.wraps(function)
     def either(*arrays: Any, **settings: Any) -> Any:
@@ -107,6 +120,21 @@ def accelerated(
         if arrays and type(arrays[0]) is HostArray:
             fast = kernel(function.__name__, size(*arrays) if size else arrays[0].size)
             result = fast(*arrays, **settings) if fast else None
-        return function(*arrays, **settings) if result is None else result
+        if exact or not batch_invariance.get():
+            return function(*arrays, **settings) if result is None else result
+        if result is None:
+            function(*arrays, **settings)  # raises the errors of the arguments
+            refuse(function.__name__, "no kernel supports these arguments")
+        if arrays[0].dtype != dtype:
+            refuse(function.__name__, f"its arrays are of {arrays[0].dtype}, not of float32")
+        return result
 
     return either
+
+
+def refuse(name: str, why: str) -> NoReturn:
+    """Raise the TypeError of an operation that cannot keep the promise of `batch_invariant`."""
+    raise TypeError(
+        f"{name} does not give the same bits alone and in a batch: {why}. Compute it before or "
+        "after the batch_invariant() block"
+    )

@@ -72,11 +72,18 @@ def rope(
     theta = angles(_positions(x, offset, positions), width, base, scaling)
     xp = namespace(x)
     dtype = xp.float32 if x.dtype in (xp.float32, xp.complex64) else xp.float64
-    cos, sin = xp.astype(xp.cos(theta), dtype), xp.astype(xp.sin(theta), dtype)
+    cos, sin = (xp.astype(y, dtype) for y in cos_and_sin(theta))
     return rotate(x, cos, sin, interleaved=interleaved)
 
 
-@accelerated
+@accelerated(dtype="float64")
+def cos_and_sin(theta: Array) -> tuple[Array, Array]:
+    """The cosines and the sines of angles (…, T, width/2)."""
+    xp = namespace(theta)
+    return xp.cos(theta), xp.sin(theta)
+
+
+@accelerated(exact=True)
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> tuple[Array, Pullback]:
     """(a, b) -> (a cos − b sin, b cos + a sin) for each pair (a, b) of the first columns of x.
 
@@ -107,8 +114,8 @@ def angles(positions: Array, width: int, base: float, scaling: Llama3 | None = N
     if not 0 < base < math.inf:
         raise ValueError(f"base must be a positive number, not {base}")
     xp = namespace(positions)
-    even = xp.arange(0, width, 2, dtype=xp.float64, device=positions.device)  # 2i
-    theta = base ** (even / -width)
+    powers = [base ** (-2 * i / width) for i in range(width // 2)]
+    theta = xp.asarray(powers, dtype=xp.float64, device=positions.device)
     theta = theta if scaling is None else scaling(theta)
     return xp.astype(positions, xp.float64)[..., None] * theta
 

@@ -24,7 +24,7 @@ from ...attention import Arguments
 from ...attention.arguments import library_of
 from ...attention.reference import attention
 from ...attention.scaled_dot_product import computed
-from ...functional.implementations import Implementation, register
+from ...functional.implementations import Implementation, batch_invariance, refuse, register
 from .. import INSTEAD, unavailable, warn_once
 from ..gpu import fused as gpu_fused
 from ..gpu import tiled as gpu_tiled
@@ -85,6 +85,7 @@ def _obstacle(  # noqa: PLR0911  one reason each
     return kernels.obstacle(x)
 
 
+_NOT_FINITE = "a result is not finite, and the reference takes over for the whole batch"
 _TITLES = {"numpy": "NumPy", "cupy": "CuPy"}
 _failed: dict[tuple[str, str], str] = {}
 """Which implementations failed on a GPU, and why."""
@@ -139,10 +140,12 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
     def by_kernels(
         x: Arguments, wanted: tuple[bool, ...]
     ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
-        kernels = libraries[library_of(x.query)]
+        kernels, invariant = libraries[library_of(x.query)], batch_invariance.get()
         laid_out = kernels.laid_out(x)
         result = attempt(kernels.forward, laid_out)
         if result is None:
+            if invariant:
+                refuse("attention", _NOT_FINITE)
             return _reference(x, wanted)
         out, saved = result
         weights: Array | None = None
@@ -159,6 +162,8 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
             if dout is not None and backend.kind(dout) == backend.kind(out):
                 gradients = attempt(kernels.backward, laid_out, out, saved, dout, dlse, wanted)
             if gradients is None and dout is not None:
+                if invariant:
+                    refuse("the backward of attention", _NOT_FINITE)
                 gradients = _reference(x, wanted)[1](dout, None, dlse)
             if dweights is None:
                 return gradients

@@ -12,6 +12,7 @@ import numpy as np
 
 from ... import masks
 from ...attention import Arguments
+from ...functional.implementations import batch_invariance
 from ...masks.kinds import Band
 from ..shared import four_axes, like_scores, numbers
 
@@ -43,6 +44,7 @@ class KernelArguments(NamedTuple):
     kept_factor: Any  # 1 / (1 − p)
     operand: np.ndarray  # empty; its type says how the right operand of a product is laid out
     shape: tuple[int, ...]  # (…, H, T, S), as given
+    in_order: bool  # whether gradients are summed as `minimha.batch_invariant` promises
 
     @classmethod
     def of(cls, x: Arguments, in_registers: bool) -> KernelArguments:
@@ -70,6 +72,7 @@ class KernelArguments(NamedTuple):
             kept_factor,
             _operand(dtype, in_registers),
             shape,
+            batch_invariance.get(),
         )
 
     def mask_blocks(self) -> Iterator[tuple[int, int, np.ndarray]]:

@@ -34,6 +34,7 @@ import math
 
 import numpy as np
 
+from .few_rows_in_order import add_columns_of_matrix, add_rows_of_matrix
 from .jit import kernel
 from .matmul import (
     as_right,
@@ -45,7 +46,7 @@ from .matmul import (
     right_of_transpose,
     some_columns,
 )
-from .microkernel import BYTES, copy_vector
+from .microkernel import BYTES, VECTORS, copy_vector, sum_in_vectors
 from .parallel import share
 from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
 
@@ -55,7 +56,7 @@ every CPU, and at least its rows. The width of a tile is also a multiple of it."
 
 
 @kernel
-def forward(
+def forward(  # noqa: PLR0915
     chunk, q, k, v, heads, start, stop, inside, bias, sink, keep, scale, softcap, kept_factor,
     origin, tile, operand, items, out, lse, nonfinite,
 ):  # fmt: skip
@@ -78,8 +79,9 @@ def forward(
         b, h, t0, t1 = items[n_item]
         starts, stops = of_head(start, b, h)[t0:t1], of_head(stop, b, h)[t0:t1]
         low, high = key_range(starts, stops)
-        keys = right_of_transpose(flat_k, head(k, b, h // group, heads[1], low, high), operand)
-        values = right(flat_v, head(v, b, h // group, heads[1], low, high), operand)
+        copied = low if operand.ndim == 3 and t1 - t0 <= _FEW else high
+        keys = right_of_transpose(flat_k, head(k, b, h // group, heads[1], low, copied), operand)
+        values = right(flat_v, head(v, b, h // group, heads[1], low, copied), operand)
         for i0 in range(0, t1 - t0, height):
             m, t = min(height, t1 - t0 - i0), t0 + i0
             begin, end = starts[i0 : i0 + m], stops[i0 : i0 + m]
@@ -93,7 +95,9 @@ def forward(
                 n, s = min(width, last - low - j0), low + j0
                 wide = padded_columns(n, operand)
                 scores = memory[: m * wide].reshape(m, wide)
-                multiply(queries[:m], depth, some_columns(keys, j0, j0 + n), 0, scores, False)
+                of_keys = head(k, b, h // group, heads[1], s, s + n)
+                of_values = head(v, b, h // group, heads[1], s, s + n)
+                multiply_by_keys(queries[:m], depth, keys, j0, n, flat_k, of_keys, scores)
                 finish_scores(
                     scores, slopes, n, b, h, t, s, softcap, bias, inside, origin, begin, end
                 )
@@ -104,14 +108,14 @@ def forward(
                     if new == -math.inf:
                         row[:] = 0
                         continue
-                    more = exp_minus(row, new)
+                    more = exp_minus_in_order(row, new)
                     if new != peak and peak > -math.inf:
                         shrink = math.exp(peak - new)
                         totals[i] *= shrink
                         scale_by(acc[i], shrink)
                     peaks[i], totals[i] = new, totals[i] + more
                 drop(scores, n, keep, b, h, t, s, kept_factor)
-                multiply(scores, n, values, j0, acc, True)
+                add_values(scores, n, values, j0, flat_v, of_values, acc)
             for i in range(m):
                 empty = totals[i] == 0
                 scale_by(acc[i], one if empty else one / totals[i])
@@ -120,6 +124,33 @@ def forward(
             scatter(acc, out, head(out, b, h, heads[0], t, t + m), one, False)
     if not finite:
         nonfinite[0] = True
+
+
+_FEW = 6
+"""The most queries for which keys and values are not copied, but read where they are."""
+
+
+@kernel
+def multiply_by_keys(queries, depth, keys, start, n, flat_k, region, scores):
+    """scores = queries times n of the keys, copied from `start` on, or uncopied in a region."""
+    if keys.size:
+        multiply(queries, depth, some_columns(keys, start, start + n), 0, scores, False)
+    else:
+        scores[:] = 0
+        add_columns_of_matrix(queries, flat_k, region, scores, 0)
+
+
+@kernel
+def add_values(weights, n, values, start, flat_v, region, acc):
+    """acc += weights times n of the values, copied from `start` on, or uncopied in a region."""
+    if values.size:
+        multiply(weights, n, values, start, acc, True)
+        return
+    sums = np.zeros_like(acc)
+    add_rows_of_matrix(weights, 0, flat_v, region, sums, 0)
+    for i in range(len(acc)):
+        for x in range(region[3] - region[2]):
+            acc[i, x] += sums[i, x]
 
 
 @kernel
@@ -229,6 +260,19 @@ def tile_backward(
             multiply(ds, n, keys_down, j, dqueries[i0 : i0 + m], True)
     scatter(dqueries, dq, of_queries, scale, add)
     return is_finite(dqueries.reshape(-1))
+
+
+@kernel(forceinline=True)
+def exp_minus_in_order(row, peak):
+    """As `exp_minus`, with a sum that zeros at the end do not change, if the row is as wide as
+    `padded_columns`: so the keys that only other queries of a tile see have no influence."""
+    exp_minus(row, peak)
+    block = VECTORS * BYTES // row.itemsize
+    whole = len(row) // block * block
+    total = sum_in_vectors(row, whole)
+    for j in range(whole, len(row)):
+        total += row[j]
+    return total
 
 
 @kernel

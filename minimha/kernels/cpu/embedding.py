@@ -1,12 +1,13 @@
-"""Embedding, and the rotation of rotary positions."""
+"""Embedding, and the angles and the rotation of rotary positions."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from ...functional.implementations import register
+from ...functional.implementations import batch_invariance, register
 from .arrays import Array, are_floats, as_indices, as_rows, in_chunks
 from .jit import kernel, strict_kernel
 from .parallel import share
@@ -34,6 +35,25 @@ def _add_rows(dy, indices, dtable):
     for i in range(indices.size):
         for j in range(dtable.shape[1]):
             dtable[indices[i], j] += dy[i, j]
+
+
+@register("cos_and_sin")
+def cos_and_sin(theta: Array) -> Any:
+    """As `functional.rope.cos_and_sin`, entry by entry, so that a position has the same angles in
+    every sequence. Only for `batch_invariant`, since NumPy is faster."""
+    if not batch_invariance.get() or type(theta) is not Array or theta.dtype != np.float64:
+        return None
+    rows = as_rows(theta)
+    cos, sin = np.empty(theta.shape), np.empty(theta.shape)
+    _cos_and_sin(in_chunks(len(rows), 8 * theta.nbytes), rows, as_rows(cos), as_rows(sin))
+    return cos, sin
+
+
+@kernel(fastmath=False)
+def _cos_and_sin(chunk, theta, cos, sin):
+    for t in range(*share(chunk)):
+        for i in range(theta.shape[1]):
+            cos[t, i], sin[t, i] = math.cos(theta[t, i]), math.sin(theta[t, i])
 
 
 @register("rotate")

@@ -21,13 +21,25 @@ from typing import Any
 
 import numpy as np
 
-from ...functional.implementations import register
+from ...functional.implementations import batch_invariance, register
+from ...functional.linear import has_few_rows
 from .. import threads
-from . import few_rows
+from . import few_rows, few_rows_in_order
 from .arrays import Array, are_floats, as_rows, contiguous
 from .jit import kernel
 from .matmul import cache_aligned, right, right_of_transpose
-from .microkernel import BYTES, ROWS, VECTORS, copy_vector, multiply_block, no_vectors, prefetch
+from .microkernel import (
+    ADD,
+    BYTES,
+    CONTINUE,
+    ROWS,
+    STORE,
+    VECTORS,
+    copy_vector,
+    multiply_block,
+    no_vectors,
+    prefetch,
+)
 from .parallel import share, whole
 from .row_softmax import dot
 
@@ -44,19 +56,25 @@ def linear_maps(
     x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
 ) -> Any:
     """As `functional.linear_maps`."""
-    few = few_rows.linear_maps(x, ws, bs, wanted)
+    invariant = batch_invariance.get()
+    few = None if invariant else few_rows.linear_maps(x, ws, bs, wanted)
     if few is not None:
         return few, lambda *dys: (None,) * len(wanted)
     pairs, given = list(zip(ws, bs, strict=True)), [b for b in bs if b is not None]
-    if no_vectors() or not are_floats(x, *ws, *given) or x.ndim < 2:
+    if (no_vectors() and not invariant) or not are_floats(x, *ws, *given) or x.ndim < 2:
         return None
     for w, b in pairs:
         if w.ndim != 2 or not w.size or len(w) != x.shape[-1]:
             return None
         if b is not None and b.shape != w.shape[1:]:
             return None
+    reads_in_place = invariant and has_few_rows(x, ws[0])
     shape, x = x.shape, as_rows(x)
-    ys = [product(x, w, bias=b).reshape(*shape[:-1], -1) for w, b in pairs]
+    if reads_in_place:
+        ys = [few_rows_in_order.product(x, w, b) for w, b in pairs]
+    else:
+        ys = [product(x, w, bias=b, in_order=invariant) for w, b in pairs]
+    ys = [y.reshape(*shape[:-1], -1) for y in ys]
     wants_x, wants_w, wants_b = wanted[0], wanted[1 : 1 + len(ws)], wanted[1 + len(ws) :]
     ws, x = ws if wants_x else (), x if any(wants_w) else None  # keeps nothing else alive
 
@@ -69,12 +87,12 @@ def linear_maps(
                 continue
             dy = as_rows(given)
             if wants_x:
-                dx = product(dy, ws[k].T, to=dx)
+                dx = product(dy, ws[k].T, to=dx, in_order=invariant)
             db = dbs[k] = np.zeros(dy.shape[1], dy.dtype) if wants_b[k] else None
             if x is not None and wants_w[k]:
-                dws[k] = product(x.T, dy, sums=db)
+                dws[k] = product(x.T, dy, sums=db, in_order=invariant)
             elif db is not None:
-                db += dy.sum(axis=0)
+                _add_up(dy, db, CONTINUE if invariant else ADD)
         return None if dx is None else dx.reshape(shape), *dws, *dbs
 
     return ys, pullback
@@ -87,23 +105,26 @@ def product(
     bias: Array | None = None,
     sums: Array | None = None,
     to: Array | None = None,
+    in_order: bool = False,
 ) -> Array:
     """a b + bias, with a (M, K), b (K, N) and bias (N,). Transposes need not be contiguous.
 
     sums  (N,), zeros to which the sums of b's columns are added
     to    (M, N), to which the product is added, in place of a new array
+    in_order  whether every entry is one sum over K, from first to last
     """
     (m, depth), n = a.shape, b.shape[1]
     c = np.empty((m, n), a.dtype) if to is None else to
-    halves = 2 if to is None and depth >= m + n else 1
+    halves = 2 if to is None and depth >= m + n and not in_order else 1
     nothing, second, operand = _empty(a.dtype)
+    how = CONTINUE if in_order else ADD
     if halves == 2:
         second = np.empty((1, m, n), a.dtype), np.zeros((1, n), a.dtype)
     by_rows = m >= n  # divide the longer side: every chunk copies the other one
     count = halves * (-(-m // ROWS) if by_rows else _column_blocks(n, operand))
     chunks = min(threads.number(), m * depth * n // _CHUNK[0], count // _CHUNK[1])
     _product(
-        whole(count, chunks), by_rows, to is not None, *_in_memory(a), *_in_memory(b),
+        whole(count, chunks), by_rows, to is not None, how, *_in_memory(a), *_in_memory(b),
         nothing if bias is None else contiguous(bias), operand, c,
         nothing if sums is None else sums, second,
     )  # fmt: skip
@@ -132,10 +153,11 @@ def _column_blocks(n, operand):
 
 @kernel
 def _product(
-    chunk, by_rows, add, a, a_transposed, b, b_transposed, bias, operand, c, sums, second
+    chunk, by_rows, add, how, a, a_transposed, b, b_transposed, bias, operand, c, sums, second
 ):  # fmt: skip
     """Store the product in c and add the sums of b's columns to sums. `second` holds both for the
-    second half of the depth, until all chunks are finished."""
+    second half of the depth, until all chunks are finished. Parts of a sum are added as `how` says,
+    ADD or CONTINUE."""
     start, stop = share(chunk)
     (m, n), halves, width = c.shape, 1 + len(second[0]), operand.shape[2]
     count = -(-m // ROWS) if by_rows else _column_blocks(n, operand)
@@ -148,14 +170,18 @@ def _product(
         ks = h * depth // halves, (h + 1) * depth // halves
         to, added = (second[0][0], second[1][0, : sums.size]) if h else (c, sums)
         if first < last:
-            _region(region, ks, add, a, a_transposed, b, b_transposed, bias, added, operand, to)
+            _region(
+                region, ks, add, how, a, a_transposed, b, b_transposed, bias, added, operand, to
+            )
     if halves == 2 and stop - start in (0, halves * count):  # all chunks are finished
         c += second[0][0]
         sums += second[1][0, : sums.size]
 
 
 @kernel
-def _region(region, ks, add_all, a, a_transposed, b, b_transposed, bias, sums, operand, c):
+def _region(
+    region, ks, add_all, how, a, a_transposed, b, b_transposed, bias, sums, operand, c
+):  # fmt: skip
     """Rows and columns of c (+)= the product of columns k of a and rows k of b, for k in ks."""
     (top, bottom, low, high), (first, end) = region, ks
     depth, width = b.shape[1] if b_transposed else len(b), operand.shape[2]
@@ -168,12 +194,13 @@ def _region(region, ks, add_all, a, a_transposed, b, b_transposed, bias, sums, o
     rows = cache_aligned(_HIGH * deep if far_apart else 0, operand)
     for left in range(low, high, _WIDE):
         edge = min(left + _WIDE, high)
-        one_more = (edge - left) % width == 1
+        one_more = (edge - left) % width == 1 and how == ADD
         if one_more:
             edge -= 1
         for k0 in range(first, end, deep):
             k1 = min(k0 + deep, end)
             used, add = k1 - k0, add_all or k0 > first
+            to = how if add else STORE
             size = _block_size(used, BYTES // operand.itemsize)
             if b_transposed:
                 panels = right_of_transpose(b, (left, edge, k0, k1), operand)
@@ -196,11 +223,11 @@ def _region(region, ks, add_all, a, a_transposed, b, b_transposed, bias, sums, o
                     if bias.size and k0 == 0:
                         begin[: n1 - n0] = bias[n0:n1]
                     if m0 == 0 and sums.size:
-                        _add_up(panels[p], sums[n0:n1])
+                        _add_up(panels[p], sums[n0:n1], how)
                     part = c[m0:whole_rows, n0:n1]
-                    _blocks(left_operand, place, used, panel, begin, part, add, ahead)
+                    _blocks(left_operand, place, used, panel, begin, part, to, ahead)
                     part = c[whole_rows:m1, n0:n1]
-                    _blocks(copies, (0, size, 1, ROWS), used, panel, begin, part, add, False)
+                    _blocks(copies, (0, size, 1, ROWS), used, panel, begin, part, to, False)
                 if one_more:
                     column = b[edge, k0:k1].copy() if b_transposed else b[k0:k1, edge].copy()
                     start = bias[edge] if bias.size and k0 == 0 else zero
@@ -231,11 +258,11 @@ def _column(a, transposed, region, x, start, c, add):
 
 
 @kernel
-def _blocks(a, place, depth, panel, bias, c, add, ahead):
+def _blocks(a, place, depth, panel, bias, c, to, ahead):
     """c (+)= a panel + bias. place: where a starts, and the distances of blocks, rows, columns."""
     start, block, row, step = place
     row_c, width = c.strides[0] // c.itemsize, panel.shape[2]
-    border = np.empty((ROWS, width), c.dtype)
+    border = np.zeros((ROWS, width), c.dtype)
     for i in range(0, c.shape[0], ROWS):
         at = start + i // ROWS * block
         if ahead:
@@ -243,10 +270,14 @@ def _blocks(a, place, depth, panel, bias, c, add, ahead):
                 for k in range(0, depth, BYTES // a.itemsize):
                     prefetch(a, at + block + r * row + k)
         if c.shape[0] - i >= ROWS and c.shape[1] == width:
-            multiply_block(a, at, row, step, panel, 0, width, depth, c, i * row_c, row_c, add, bias)
+            multiply_block(a, at, row, step, panel, 0, width, depth, c, i * row_c, row_c, to, bias)
         else:
-            multiply_block(a, at, row, step, panel, 0, width, depth, border, 0, width, False, bias)
-            _move(border, c[i : i + ROWS], add)
+            part = c[i : i + ROWS]
+            if to == CONTINUE:
+                _move(part, border[: len(part), : part.shape[1]], False)
+            how = CONTINUE if to == CONTINUE else STORE
+            multiply_block(a, at, row, step, panel, 0, width, depth, border, 0, width, how, bias)
+            _move(border, part, to == ADD)
 
 
 @kernel
@@ -308,8 +339,13 @@ def _move(x, y, add):
 
 
 @kernel
-def _add_up(rows, sums):
-    """Add the sum of each column to sums."""
+def _add_up(rows, sums, how):
+    """Add the sum of each column to sums, or continue them with each row."""
+    if how == CONTINUE:
+        for i in range(len(rows)):
+            for j in range(len(sums)):
+                sums[j] += rows[i, j]
+        return
     block, whole_fours = np.zeros(rows.shape[1], rows.dtype), len(rows) // 4 * 4
     for i in range(0, whole_fours, 4):
         for j in range(rows.shape[1]):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from .jit import kernel
-from .microkernel import BYTES, ROWS, copy_vector, multiply_block, transpose_block
+from .microkernel import ADD, BYTES, ROWS, STORE, copy_vector, multiply_block, transpose_block
 
 _LINE = 64  # bytes in a cache line
 
@@ -150,11 +150,11 @@ def multiply(a, depth, b, start, c, add):
     else:
         size, width = a.itemsize, b.shape[2]
         row_a, step_a, row_c = a.strides[0] // size, a.strides[1] // size, c.strides[0] // size
-        panel, step_b = b.strides[0] // size, b.strides[1] // size
+        panel, step_b, to = b.strides[0] // size, b.strides[1] // size, ADD if add else STORE
         for p in range(b.shape[0]):
             start_b = p * panel + start * step_b
             for i in range(0, c.shape[0], ROWS):
                 multiply_block(
                     a, i * row_a, row_a, step_a, b, start_b, step_b, depth,
-                    c, i * row_c + p * width, row_c, add, None,
+                    c, i * row_c + p * width, row_c, to, None,
                 )  # fmt: skip

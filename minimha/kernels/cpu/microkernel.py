@@ -21,6 +21,14 @@ from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
 VECTORS = 2
+LONG = 8
+"""The vectors of a single row that stay in registers: enough to start two products in each cycle,
+while each takes four."""
+
+STORE, ADD, CONTINUE = range(3)
+"""What a product does with the matrix that it goes to. ADD first sums the products and then adds
+the sum, which is more precise. CONTINUE adds each product to the sum so far, so that a product in
+several parts has the same bits as in one."""
 
 
 def _registers() -> tuple[int, int, bool]:
@@ -49,21 +57,22 @@ def no_vectors() -> str | None:
 
 @intrinsic
 def multiply_block(
-    typing, a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add, bias
+    typing, a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, to, bias
 ):
     """c[r, :] (+)= sum over k of a[r, k] * b[k, :], for r < ROWS and VECTORS vectors of columns.
 
     The arrays are plain memory: a[r, k] is entry start_a + r * row_a + k * step_a, row k of b
-    begins at start_b + k * step_b, row r of c at start_c + r * row_c. A bias, unless it is None, is
-    added to every row.
+    begins at start_b + k * step_b, row r of c at start_c + r * row_c. The sum is stored, added to
+    c, or continued from c: `to` is STORE, ADD or CONTINUE. A bias, unless it is None or c is
+    continued, is added to every row.
     """
     number = types.intp
     signature = types.void(
-        a, number, number, number, b, number, number, number, c, number, number, types.boolean, bias
+        a, number, number, number, b, number, number, number, c, number, number, number, bias
     )
 
     def generate(context, builder, signature, arguments):
-        (a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, add, bias) = (
+        a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, to, bias = (
             arguments
         )
         type_a, type_b, type_c = signature.args[0], signature.args[4], signature.args[8]
@@ -71,17 +80,11 @@ def multiply_block(
         length = BYTES // context.get_abi_sizeof(entry)
         vector = ir.VectorType(entry, length)
         integer = start_a.type
-        kind = {4: "f32", 8: "f64"}[context.get_abi_sizeof(entry)]
-        multiply_add = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{length}{kind}"
-        )
-        zeros, anything = ir.Constant(vector, None), ir.Constant(vector, ir.Undefined)
-        first = ir.IntType(32)(0)
+        multiply_add, zeros = _multiply_add(builder.module, vector), ir.Constant(vector, None)
         byte, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
         prefetch = builder.module.declare_intrinsic(
             "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, *[int32] * 3])
         )
-        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), length), None)
 
         def address(type_, array, start):
             return builder.gep(context.make_array(type_)(context, builder, array).data, [start])
@@ -92,10 +95,6 @@ def multiply_block(
         def vectors_at(pointer):
             places = (builder.gep(pointer, [integer(v * length)]) for v in range(VECTORS))
             return [builder.bitcast(place, vector.as_pointer()) for place in places]
-
-        def repeat(pointer):
-            x = builder.insert_element(anything, builder.load(pointer), first)
-            return builder.shuffle_vector(x, anything, everywhere)
 
         starts = (type_a, a, start_a), (type_b, b, start_b), (type_c, c, start_c)
         a, b, c = (address(*start) for start in starts)
@@ -111,17 +110,23 @@ def multiply_block(
         for row in sums:
             for x, register in zip(initial, row, strict=True):
                 builder.store(x, register)
+        with builder.if_then(builder.icmp_signed("==", to, integer(CONTINUE)), likely=False):
+            for place, register in zip(
+                itertools.chain(*block), itertools.chain(*sums), strict=True
+            ):
+                builder.store(builder.load(place, align=4), register)
         with cgutils.for_range(builder, depth, intp=integer) as loop:
             right = [builder.load(p, align=4) for p in vectors_at(advance(b, loop.index, step_b))]
             column = advance(a, loop.index, step_a)
             for r, registers in enumerate(sums):
-                left = repeat(advance(column, integer(r), row_a))
+                left = _repeat(builder, advance(column, integer(r), row_a), vector)
                 for x, register in zip(right, registers, strict=True):
                     total = builder.call(multiply_add, [left, x, builder.load(register)])
                     builder.store(total, register)
         _keep_rolled(builder.module, loop)
+        adds = builder.icmp_signed("==", to, integer(ADD))
         for place, register in zip(itertools.chain(*block), itertools.chain(*sums), strict=True):
-            before = builder.select(add, builder.load(place, align=4), zeros)
+            before = builder.select(adds, builder.load(place, align=4), zeros)
             builder.store(builder.fadd(before, builder.load(register)), place, align=4)
         return context.get_dummy_value()
 
@@ -145,42 +150,196 @@ def _keep_rolled(module, loop):
 def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
     """y[i, j] = x[j, i], for as many rows and columns as a vector has entries.
 
-    Vector r contains row r. For each bit of the row number in turn, two rows whose numbers differ
-    only in this bit exchange the entries whose column number differs from the row's in this bit.
     The arrays are plain memory: row r begins at start + r * row.
     """
     number = types.intp
     signature = types.void(x, number, number, y, number, number)
 
     def generate(context, builder, signature, arguments):
-        entry = context.get_value_type(signature.args[0].dtype)
-        length = BYTES // context.get_abi_sizeof(entry)
-        vector = ir.VectorType(entry, length)
-
-        def rows(type_, array, start, row):
-            data = context.make_array(type_)(context, builder, array).data
-            starts = (builder.add(start, builder.mul(row, row.type(r))) for r in range(length))
-            return [builder.bitcast(builder.gep(data, [s]), vector.as_pointer()) for s in starts]
-
-        def select(a, b, places):
-            mask = ir.Constant(ir.VectorType(ir.IntType(32), length), places)
-            return builder.shuffle_vector(a, b, mask)
-
-        held = [builder.load(p, align=4) for p in rows(signature.args[0], *arguments[:3])]
-        bit = 1
-        while bit < length:
-            from_b = [length * (k & bit > 0) for k in range(length)]
-            for r in range(length):
-                if not r & bit:
-                    a, b = held[r], held[r + bit]
-                    held[r] = select(a, b, [(k & ~bit) + n for k, n in enumerate(from_b)])
-                    held[r + bit] = select(a, b, [(k | bit) + n for k, n in enumerate(from_b)])
-            bit *= 2
-        for row, p in zip(held, rows(signature.args[3], *arguments[3:]), strict=True):
-            builder.store(row, p, align=4)
+        held = _transposed_rows(context, builder, signature.args[0], *arguments[:3])
+        places = _rows_of_block(context, builder, signature.args[3], *arguments[3:])
+        for row, place in zip(held, places, strict=True):
+            builder.store(row, place, align=4)
         return context.get_dummy_value()
 
     return signature, generate
+
+
+@intrinsic
+def add_rows(typing, x, start_x, w, start_w, row_w, count, y, start_y):
+    """y += sum over k < count of x[k] * w[k, :], for LONG vectors of columns.
+
+    Each product is added to the sum so far, in the order of k. The arrays are plain memory: x, y
+    and w[k] begin at start_x, start_y and start_w + k * row_w.
+    """
+    number = types.intp
+    signature = types.void(x, number, w, number, number, number, y, number)
+
+    def generate(context, builder, signature, arguments):
+        x, start_x, w, start_w, row_w, count, y, start_y = arguments
+        entry = context.get_value_type(signature.args[6].dtype)
+        length = BYTES // context.get_abi_sizeof(entry)
+        vector, integer = ir.VectorType(entry, length), start_x.type
+        multiply_add = _multiply_add(builder.module, vector)
+
+        def address(type_, array, start):
+            return builder.gep(context.make_array(type_)(context, builder, array).data, [start])
+
+        def vectors_at(pointer):
+            places = (builder.gep(pointer, [integer(v * length)]) for v in range(LONG))
+            return [builder.bitcast(place, vector.as_pointer()) for place in places]
+
+        x = address(signature.args[0], x, start_x)
+        w = address(signature.args[2], w, start_w)
+        places = vectors_at(address(signature.args[6], y, start_y))
+        sums = [cgutils.alloca_once(builder, vector) for _ in places]
+        for place, register in zip(places, sums, strict=True):
+            builder.store(builder.load(place, align=4), register)
+        with cgutils.for_range(builder, count, intp=integer) as loop:
+            left = _repeat(builder, builder.gep(x, [loop.index]), vector)
+            row = vectors_at(builder.gep(w, [builder.mul(loop.index, row_w)]))
+            for place, register in zip(row, sums, strict=True):
+                right, total = builder.load(place, align=4), builder.load(register)
+                builder.store(builder.call(multiply_add, [left, right, total]), register)
+        _keep_rolled(builder.module, loop)
+        for place, register in zip(places, sums, strict=True):
+            builder.store(builder.load(register), place, align=4)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def add_transposed_block(typing, x, start_x, row_x, rows, w, start_w, row_w, y, start_y, row_y):
+    """y[r, n] += sum over k of x[r, k] * w[n, k], for as many n and k as a vector has entries.
+
+    Each product is added to the sum so far, in the order of k. The arrays are plain memory: row r
+    begins at start + r * row.
+    """
+    number = types.intp
+    signature = types.void(x, number, number, number, w, number, number, y, number, number)
+
+    def generate(context, builder, signature, arguments):
+        x, start_x, row_x, rows, w, start_w, row_w, y, start_y, row_y = arguments
+        held = _transposed_rows(context, builder, signature.args[4], w, start_w, row_w)
+        vector, integer = held[0].type, start_x.type
+        multiply_add = _multiply_add(builder.module, vector)
+        data_x = context.make_array(signature.args[0])(context, builder, x).data
+        data_y = context.make_array(signature.args[7])(context, builder, y).data
+        with cgutils.for_range(builder, rows, intp=integer) as loop:
+            from_x = builder.add(start_x, builder.mul(loop.index, row_x))
+            to_y = builder.add(start_y, builder.mul(loop.index, row_y))
+            place = builder.bitcast(builder.gep(data_y, [to_y]), vector.as_pointer())
+            total = builder.load(place, align=4)
+            for k, row in enumerate(held):
+                left = _repeat(
+                    builder, builder.gep(data_x, [builder.add(from_x, integer(k))]), vector
+                )
+                total = builder.call(multiply_add, [left, row, total])
+            builder.store(total, place, align=4)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _rows_of_block(context, builder, type_, array, start, row):
+    """Pointers to as many rows of a matrix as a vector has entries, each as a vector."""
+    entry = context.get_value_type(type_.dtype)
+    length = BYTES // context.get_abi_sizeof(entry)
+    pointer = ir.VectorType(entry, length).as_pointer()
+    data = context.make_array(type_)(context, builder, array).data
+    starts = [builder.add(start, builder.mul(row, row.type(r))) for r in range(length)]
+    return [builder.bitcast(builder.gep(data, [s]), pointer) for s in starts]
+
+
+def _transposed_rows(context, builder, type_, array, start, row):
+    """The columns of such a square block, as vectors.
+
+    Vector r contains row r. For each bit of the row number in turn, two rows whose numbers differ
+    only in this bit exchange the entries whose column number differs from the row's in this bit.
+    """
+    places = _rows_of_block(context, builder, type_, array, start, row)
+    held, length = [builder.load(place, align=4) for place in places], len(places)
+
+    def select(a, b, places):
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), length), places)
+        return builder.shuffle_vector(a, b, mask)
+
+    bit = 1
+    while bit < length:
+        from_b = [length * (k & bit > 0) for k in range(length)]
+        for r in range(length):
+            if not r & bit:
+                a, b = held[r], held[r + bit]
+                held[r] = select(a, b, [(k & ~bit) + n for k, n in enumerate(from_b)])
+                held[r + bit] = select(a, b, [(k | bit) + n for k, n in enumerate(from_b)])
+        bit *= 2
+    return held
+
+
+def _multiply_add(module, type_):
+    """LLVM's function of a, b and c, of this type: a b + c, rounded once."""
+    scalar = getattr(type_, "element", type_)
+    kind = {"float": "f32", "double": "f64"}[str(scalar)]
+    lanes = f"v{type_.count}" if scalar is not type_ else ""
+    function = ir.FunctionType(type_, [type_] * 3)
+    return cgutils.get_or_insert_function(module, function, f"llvm.fma.{lanes}{kind}")
+
+
+def _repeat(builder, pointer, vector):
+    """A number from memory in every entry of a vector."""
+    anything = ir.Constant(vector, ir.Undefined)
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
+    x = builder.insert_element(anything, builder.load(pointer), ir.IntType(32)(0))
+    return builder.shuffle_vector(x, anything, everywhere)
+
+
+@intrinsic
+def fma(typing, a, b, c):
+    """a b + c, rounded once."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.call(_multiply_add(builder.module, arguments[0].type), arguments)
+
+    return a(a, a, a), generate
+
+
+@intrinsic
+def sum_in_vectors(typing, x, count):
+    """The sum of the first entries of x, for a count that is a multiple of VECTORS vectors.
+
+    Entry j is added to the entry of its column in VECTORS vectors, and their entries are added in
+    pairs at the end. So zeros at the end of x do not change a bit.
+    """
+
+    def generate(context, builder, signature, arguments):
+        x, count = arguments
+        entry = context.get_value_type(signature.args[0].dtype)
+        length = BYTES // context.get_abi_sizeof(entry)
+        vector = ir.VectorType(entry, length)
+        data = context.make_array(signature.args[0])(context, builder, x).data
+        sums = [
+            cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for _ in range(VECTORS)
+        ]
+        step = count.type(VECTORS * length)
+        with cgutils.for_range(builder, builder.sdiv(count, step)) as loop:
+            start = builder.mul(loop.index, step)
+            for v, register in enumerate(sums):
+                place = builder.gep(data, [builder.add(start, step.type(v * length))])
+                row = builder.load(builder.bitcast(place, vector.as_pointer()), align=4)
+                builder.store(builder.fadd(builder.load(register), row), register)
+        total = builder.load(sums[0])
+        for register in sums[1:]:
+            total = builder.fadd(total, builder.load(register))
+        anything = ir.Constant(vector, ir.Undefined)
+        while length > 1:
+            length //= 2
+            upper = [length + k % length for k in range(vector.count)]
+            places = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), upper)
+            total = builder.fadd(total, builder.shuffle_vector(total, anything, places))
+        return builder.extract_element(total, ir.IntType(32)(0))
+
+    return x.dtype(x, types.intp), generate
 
 
 @intrinsic

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...functional.implementations import register
+from ...functional.implementations import batch_invariance, register
 from .arrays import Array, are_floats, as_rows, contiguous, in_chunks
 from .jit import reduction, strict_kernel
 from .parallel import share
@@ -40,13 +40,19 @@ def _normalise(x: Array, weight: Array, bias: Array | None, eps: float) -> Any:
     y, statistics = np.empty(shape, x.dtype), np.empty((2, len(x)), x.dtype)  # mean and 1/σ
     chunks = in_chunks(len(x), x.nbytes)
     _forward(chunks, x, weight, bias, x.dtype.type(eps), as_rows(y), statistics)
+    invariant = batch_invariance.get()
 
     def pullback(dy: Array) -> tuple[Array, ...]:
         dx, blocks = np.empty(shape, x.dtype), -(-len(x) // _BLOCK)
         totals = tuple(np.zeros(p.shape, p.dtype) for p in (weight, bias) if p is not None)
         sums = np.zeros((len(totals), blocks, x.shape[1]), x.dtype)
         chunks = in_chunks(blocks, x.nbytes)
-        _backward(chunks, x, weight, bias, statistics, as_rows(dy), as_rows(dx), sums, totals)
+        dy = as_rows(dy)
+        if invariant:
+            _backward_in_blocks(chunks, x, weight, bias, statistics, dy, as_rows(dx), sums)
+            _totals_in_order(in_chunks(x.shape[1], x.nbytes), x, statistics, dy, totals)
+        else:
+            _backward(chunks, x, weight, bias, statistics, dy, as_rows(dx), sums, totals)
         return dx, *totals
 
     return y, pullback
@@ -91,6 +97,22 @@ def _backward_in_blocks(chunk, x, weight, bias, statistics, dy, dx, sums):
                 dweight[j] += dy[i, j] * normed
                 if bias is not None:
                     dbias[j] += dy[i, j]
+
+
+@strict_kernel
+def _totals_in_order(chunk, x, statistics, dy, totals):
+    """Add dweight and dbias to totals, row by row, so that rows of zeros change nothing. The range
+    counts the columns."""
+    start, stop = share(chunk)
+    dweight, dbias = totals[0][start:stop], totals[-1][start:stop]
+    for i in range(len(x)):
+        mean, inverse = statistics[0, i], statistics[1, i]
+        row, drow = x[i, start:stop], dy[i, start:stop]
+        for j in range(len(row)):
+            dweight[j] += drow[j] * ((row[j] - mean) * inverse)
+        if len(totals) > 1:
+            for j in range(len(row)):
+                dbias[j] += drow[j]
 
 
 @reduction

@@ -1,0 +1,112 @@
+"""A few rows times a matrix, each entry summed in the order of `linear.product`.
+
+    y[r, n] = fma(x[r, M−1], w[M−1, n], … fma(x[r, 0], w[0, n], b[n]))
+
+The weights are read from memory once and where they are, since memory sets the speed, as in
+`few_rows`. If the rows in memory are rows of w (M, N), each is multiplied by an entry of x and
+added to y, which stays in the cache. If w is a transpose, they are columns of w: square blocks of
+them are transposed in the registers. Threads divide the columns of y.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .arrays import Array, contiguous, in_chunks
+from .jit import kernel
+from .microkernel import BYTES, LONG, add_rows, add_transposed_block, fma, prefetch
+from .parallel import share
+
+_WIDE, _DEEP = 32, 8
+"""The blocks of columns and the rows of w that are multiplied at a time: y stays in the L1 cache,
+and memory delivers a few long streams."""
+
+
+def product(x: Array, w: Array, b: Array | None) -> Array:
+    """x w + b, for x (R, M), w (M, N) and b (N,)."""
+    transposed = w.flags.f_contiguous and not w.flags.c_contiguous
+    stored = contiguous(w.T if transposed else w)
+    b = np.empty(0, x.dtype) if b is None else contiguous(b)
+    n = w.shape[1]
+    y = np.empty((len(x), n), x.dtype)
+    blocks = -(-n // (LONG * BYTES // y.itemsize))
+    chunks = in_chunks(blocks, w.nbytes)
+    (_columns if transposed else _rows)(chunks, x, stored, b, y)
+    return y
+
+
+@kernel
+def _rows(chunk, x, w, b, y):
+    """For the rows of w in memory. The range counts blocks of columns, LONG vectors wide."""
+    first, last = share(chunk)
+    wide = LONG * BYTES // w.itemsize
+    low, high = first * wide, min(last * wide, w.shape[1])
+    _begin(y, b, low, high)
+    for start in range(low, high, _WIDE * wide):
+        stop = min(start + _WIDE * wide, high)
+        add_rows_of_matrix(x, 0, w, (0, len(w), start, stop), y, start)
+
+
+@kernel
+def _columns(chunk, x, w, b, y):
+    """For the columns of w in memory, the rows of its transpose. The range counts the blocks."""
+    first, last = share(chunk)
+    wide = LONG * BYTES // w.itemsize
+    low, high = first * wide, min(last * wide, len(w))
+    _begin(y, b, low, high)
+    add_columns_of_matrix(x, w, (low, high, 0, w.shape[1]), y, low)
+
+
+@kernel
+def _begin(y, b, start, stop):
+    for r in range(len(y)):
+        for n in range(start, stop):
+            y[r, n] = b[n] if b.size else y.dtype.type(0)
+
+
+@kernel
+def add_rows_of_matrix(x, first, w, region, y, to):
+    """Columns of y from `to` on += x[:, first:] times a region (k0, k1, n0, n1) of w."""
+    k0, k1, n0, n1 = region
+    row, wide = w.shape[1], LONG * BYTES // w.itemsize
+    row_x, row_y = x.strides[0] // x.itemsize, y.strides[0] // y.itemsize
+    whole = n1 - (n1 - n0) % wide
+    for k in range(k0, k1, _DEEP):
+        count = min(_DEEP, k1 - k)
+        for n in range(n0, whole, wide):
+            for r in range(len(x)):
+                begin, place = r * row_x + first + k - k0, r * row_y + to + n - n0
+                add_rows(x, begin, w, k * row + n, row, count, y, place)
+        if whole < n1:
+            for r in range(len(x)):
+                for i in range(k, k + count):
+                    _add_row(
+                        y[r, to + whole - n0 : to + n1 - n0], x[r, first + i - k0], w[i, whole:n1]
+                    )
+
+
+@kernel
+def _add_row(y, x, w):
+    for n in range(len(y)):
+        y[n] = fma(x, w[n], y[n])
+
+
+@kernel
+def add_columns_of_matrix(x, w, region, y, to):
+    """Columns of y from `to` on += x times the transpose of a region (n0, n1, k0, k1) of w."""
+    n0, n1, k0, k1 = region
+    row, length = w.shape[1], BYTES // w.itemsize
+    row_x, row_y = x.strides[0] // x.itemsize, y.strides[0] // y.itemsize
+    for n in range(n0, n1, length):
+        whole = k1 - (k1 - k0) % length if n + length <= n1 else k0
+        for k in range(k0, whole, length):
+            for ahead in range(n + length, n + 2 * length):
+                prefetch(w, ahead * row + k)
+            place = to + n - n0
+            add_transposed_block(x, k - k0, row_x, len(x), w, n * row + k, row, y, place, row_y)
+        for r in range(len(x)):
+            for i in range(n, min(n + length, n1)):
+                total = y[r, to + i - n0]
+                for k in range(whole, k1):
+                    total = fma(x[r, k - k0], w[i, k], total)
+                y[r, to + i - n0] = total
