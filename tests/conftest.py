@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 from collections import defaultdict
 from functools import cache
 from itertools import chain
@@ -27,6 +28,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if config.getoption("numprocesses", None):
+        # pytest-xdist's workers inherit it. With two threads each on two cores, the threads of BLAS
+        # wait for one another: a test of attention took 78 s of processor time in place of 10.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     config.addinivalue_line("markers", "thorough: runs only with --thorough")
     config.addinivalue_line("markers", "this_cpu(reason): does not run with --other-cpu")
     if config.getoption("--other-cpu") is not None:
