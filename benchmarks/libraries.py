@@ -64,7 +64,7 @@ class Library:
 class Minimha(Library):
     name = package = "minimha"
     call = "scaled_dot_product_attention"
-    note = "the layer is its `MultiHeadAttention`"
+    note = "`MultiHeadAttention` for layers"
     names: ClassVar = {"weights": "return_weights", "inference": ""}
 
     def attend(self, *arrays, bias=None, dout=None, **settings):

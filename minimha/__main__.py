@@ -77,6 +77,10 @@ def _tour(options: argparse.Namespace) -> int:
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors suggest the choice that was probably meant."""
 
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.suggest_on_error = False  # the suggestion of Python 3.15 stands before all choices
+
     def error(self, message: str) -> NoReturn:
         if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message):
             choices = re.findall(r"[\w-]+", found[2])

@@ -179,11 +179,11 @@ def test_classifiers_name_the_pythons_on_which_the_package_is_tried():
 def test_what_has_no_wheels_for_a_newer_python_is_not_asked_for_there(extra):
     major, minor = backend.NEWEST_FOR_CUPY
     wanted = [Requirement(x) for x in PROJECT["optional-dependencies"][extra]]
-    for version in range(int(PROJECT["requires-python"].partition(".")[2]), minor + 3):
-        here = {"sys_platform": "linux", "python_version": f"{major}.{version}"}
+    for python in range(int(PROJECT["requires-python"].partition(".")[2]), minor + 3):
+        here = {"sys_platform": "linux", "python_version": f"{major}.{python}"}
         asked = {x.name for x in wanted if x.marker is None or x.marker.evaluate(here)}
         gpu = {x for x in asked if x.startswith(("cupy", "cuda-tile"))}
-        assert bool(gpu) == (version <= minor), (version, asked)
+        assert bool(gpu) == (python <= minor), (python, asked)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the workflow runs on Linux")

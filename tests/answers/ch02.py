@@ -134,6 +134,7 @@ def matmul(a, b):
         return unbroadcast(dA, a.shape), unbroadcast(dB, b.shape)
     return y, pullback
 """)
+plain.wrong("np.dot of stacks", r"all pairs", "a @ b", "np.dot(a, b)")
 plain.wrong(".T reverses all axes of a stack", r"\.T\b|last two|mT", ".swapaxes(-1, -2)", ".T")
 plain.wrong("no transposes in the backward", r"transpos|swapaxes|mT", ".swapaxes(-1, -2)", "")
 plain.wrong("copies of a shared matrix are not summed", r"broadcast|copies|copied|shared",

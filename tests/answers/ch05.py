@@ -50,6 +50,10 @@ def scores(query, key):
     return s.forward(), s
 """)
 dots.wrong("no √D", ROOT, " / root", "")
+dots.wrong("np.dot", r"all pairs", "query @ key.mT", "np.dot(query, key.mT)")
+dots.wrong("np.inner", r"all pairs", "query @ key.mT", "np.inner(query, key)")
+dots.wrong("dot in the backward", r"all pairs", "dy @ key", "dy.dot(key)", "dy.mT @ query", "dy.mT.dot(query)")
+dots.wrong("np.dot without a transpose", r"all pairs", "query @ key.mT", "np.dot(query, key)")
 dots.wrong("√D missing in the backward", ROOT, "key / root, dy.mT @ query / root", "key, dy.mT @ query")
 dots.wrong("divided by D", ROOT, " ** 0.5", "")
 dots.wrong("dkey with dy not transposed", r"transpos|\.mT|swapaxes|dyᵀ|dscoresᵀ", "dy.mT", "dy")
@@ -368,6 +372,8 @@ def attention(query, key, value, *, tap=lambda name, x: x):
         return z @ key, z.mT @ query, weights.mT @ dout, {"weights": dweights, "scores": dscores}
     return weights @ value, pullback
 """)
+whole.wrong("np.dot for the scores", r"all pairs", "query @ key.mT", "np.dot(query, key.mT)")
+whole.wrong("dot for the output", r"all pairs", "weights @ value", "weights.dot(value)")
 whole.wrong("√D missing in dquery and dkey", ROOT, "key / root", "key", "mT @ query / root", "mT @ query")
 whole.wrong("√D missing in dkey alone", ROOT, "dscores.mT @ query / root", "dscores.mT @ query")
 whole.wrong("no √D in the forward", r"1/√D is missing: divide the scores", "query @ key.mT / root", "query @ key.mT")

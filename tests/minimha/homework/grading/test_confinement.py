@@ -56,7 +56,7 @@ FORBIDDEN = {
         "importlib.machinery.SourceFileLoader('a', answers).get_data(answers)", "os.listdir('/')", "os.chdir(here)",
         "import minimha", "import torch", "import sqlite3", "importlib.import_module('minimha')",
         "sys.path.insert(0, root); import minimha", "sys.modules['minimha']",
-        "import importlib.util as u; u.module_from_spec(u.spec_from_file_location('a', answers))",
+        "import importlib.util as u; s = u.spec_from_file_location('a', answers); s.loader.exec_module(u.module_from_spec(s))",
         "import numpy.testing as t; t._private.utils.os", "gc.get_objects()",
     ],
     "the disk": [
@@ -128,7 +128,7 @@ import numpy as np
 def tried(victim):
     allowed = sys.modules["__main__"]._ALLOWED
     class Memory:
-        __array_interface__ = dict(data=(id(allowed) + 24, False), shape=(5,), typestr="<u8", version=3)
+        __array_interface__ = dict(data=(id(allowed) + tuple.__basicsize__, False), shape=(5,), typestr="<u8", version=3)
     memory, answers = np.asarray(Memory()), []
     memory[:] = [id(name) for name in ("open", "os.kill", "os.listdir", "os.posix_spawn", "os.remove")]
     for what, arguments in (

@@ -10,7 +10,7 @@ allowed = sys.modules["__main__"]._ALLOWED
 
 class Memory:
     __array_interface__ = {
-        "data": (id(allowed) + 24, False), "shape": (len(allowed),), "typestr": "<u8", "version": 3,
+        "data": (id(allowed) + tuple.__basicsize__, False), "shape": (len(allowed),), "typestr": "<u8", "version": 3,
     }
 
 
