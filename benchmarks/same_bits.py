@@ -296,7 +296,7 @@ def price(quick: bool) -> str:
 
         calls = {"a training step": step, "a prompt of 400": prompt, "a token after 300": token}
         for what, call in calls.items():
-            rows.append([f"{name}: {what}", *costs(call, 2 if quick else 9)])
+            rows.append([f"{name}: {what}", *costs(call, 2 if quick else 5)])
     return table(["", "ordinary, ms", "`batch_invariant`, ms", "ratio", "bound"], rows)
 
 
@@ -330,7 +330,7 @@ def blas() -> str:
 
 def main() -> None:
     options = common.arguments(__doc__, quick="few runs, the smallest model").parse_args()
-    page = f"""{TITLE}{first_table(3 if options.quick else 40)}
+    page = f"""{TITLE}{first_table(3 if options.quick else 20)}
 
 The second table compares the parameters after training: once more, with another number of threads,
 interrupted and resumed after two steps, or with the batch divided between two ranks, which add
