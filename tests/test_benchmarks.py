@@ -66,6 +66,15 @@ def test_the_benchmark_of_a_training_step_runs(run):
     assert "Ratio to PyTorch's time:" in text or "PyTorch" not in rows[3][0]
 
 
+def test_the_benchmark_of_equal_bits_runs(run):
+    _, rows = run("same_bits.py")
+    inside = [
+        row for row in rows if row[0].endswith("`batch_invariant`") and row[1] in ("yes", "no")
+    ]
+    assert {cell for row in inside if "four steps" not in row[0] for cell in row[1:]} == {"yes"}
+    assert any("no" in row for row in rows)
+
+
 def test_two_versions_take_turns(run):
     _, rows = run("versions.py", BENCHMARKS.parent)
     assert rows[0] == ["", "this version", "the other", "ratio"]

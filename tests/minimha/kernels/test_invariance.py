@@ -119,14 +119,15 @@ def test_the_number_of_threads_does_not_change_a_bit(kind):
 
 
 @pytest.mark.parametrize("seed", [
-    pytest.param(seed, marks=pytest.mark.thorough if seed else ()) for seed in range(20)
+    pytest.param(seed, marks=pytest.mark.thorough if seed >= 2 else ()) for seed in range(20)
 ])  # fmt: skip
 def test_long_attention_has_the_same_bits_alone_cut_off_and_for_the_last_query(seed):
-    """With more keys than a tile holds, 1,536 in the forward and 384 in the backward."""
+    """With more keys than a tile holds, 1,536 in the forward and 384 in the backward. Outside the
+    block, the height of tiles depends on the number of keys."""
     rng = np.random.default_rng(seed)
     groups, per_group, width = (int(rng.integers(1, n)) for n in (4, 3, 40))
     length = int(rng.integers(1540, 1800))
-    end = int(rng.integers(1200, length))
+    end = int(rng.integers(1200, length) if seed % 2 else rng.integers(100, 500))
     heads = groups * per_group
     q, k, v, cotangent = (
         rng.standard_normal((2, n, length, width)).astype("float32")
