@@ -33,6 +33,8 @@ def pytest_configure(config):
         # wait for one another: a test of attention took 78 s of processor time in place of 10.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     config.addinivalue_line("markers", "thorough: runs only with --thorough")
+    text = "half: about 16-bit floats, which array-api-strict does not have"
+    config.addinivalue_line("markers", text)
     config.addinivalue_line("markers", "this_cpu(reason): does not run with --other-cpu")
     if config.getoption("--other-cpu") is not None:
         from other_cpu import other_cpu
@@ -135,6 +137,8 @@ def pytest_generate_tests(metafunc):
     """
     if "place" in metafunc.fixturenames:
         names = _libraries(metafunc.config)
+        if metafunc.definition.get_closest_marker("half"):
+            names = [name for name in names if name != "array-api-strict"]
         names += ["array-api-strict:device1"] * ("array-api-strict" in names)
         metafunc.parametrize("place", names, indirect=True)
 

@@ -114,8 +114,8 @@ def angles(positions: Array, width: int, base: float, scaling: Llama3 | None = N
     if not 0 < base < math.inf:
         raise ValueError(f"base must be a positive number, not {base}")
     xp = namespace(positions)
-    powers = [base ** (-2 * i / width) for i in range(width // 2)]
-    theta = xp.asarray(powers, dtype=xp.float64, device=positions.device)
+    even = xp.arange(0, width, 2, dtype=xp.float64, device=positions.device)  # 2i
+    theta = base ** (even / -width)
     theta = theta if scaling is None else scaling(theta)
     return xp.astype(positions, xp.float64)[..., None] * theta
 

@@ -23,6 +23,9 @@ _EXACT = {
     "reshape", "split", "sqrt", "squeeze", "stack", "subtract", "transpose", "where",
 }  # fmt: skip
 """Operations that round each entry at most once, on every CPU in the same way."""
+_TOTALS = {"mean", "sum"}
+"""Operations that make one number of a whole array, such as a loss. The number belongs to no
+sequence alone, and its gradient is repeated without rounding."""
 
 
 @contextlib.contextmanager
@@ -41,12 +44,14 @@ def batch_invariant() -> Iterator[None]:
     Holds on the CPU for NumPy arrays of float32, for `GPT` and for what it is made of: linear maps,
     attention, rope, norms, gates, softmax, cross entropy, embedding, dropout for a given draw, and
     operations that round each entry once, such as sums and products of two arrays. A gradient that
-    is computed later, after the block, has the same bits. Not included: the gradient of an array
-    that broadcasting has repeated, and, with a cache, gradients and evicted positions.
+    is computed later, after the block, has the same bits. A sum or mean over all axes is allowed,
+    as a loss, but not included, since it depends on the whole batch. Not included either: the
+    gradient of an array that broadcasting has repeated, and, with a cache, gradients and evicted
+    positions.
 
     Raises RuntimeError if kernels cannot be used and, at an operation on Tensors that would not
-    keep the promise, such as `ops.exp` or `ops.sum`, a TypeError with the reason. Compute those
-    before or after the block.
+    keep the promise, such as `ops.exp` or a sum over some axes, a TypeError with the reason.
+    Compute those before or after the block.
     """
     why = unavailable()
     if why is not None:
@@ -63,6 +68,7 @@ def batch_invariant() -> Iterator[None]:
 
 def _checked(name: str, value: Any) -> Any:
     """The value of an operation. Raises TypeError unless the operation keeps the promise."""
-    if name not in _BY_KERNELS and name not in _EXACT:
+    is_total = name in _TOTALS and not value.shape
+    if name not in _BY_KERNELS and name not in _EXACT and not is_total:
         refuse(name, "it is computed by NumPy, whose rounding depends on the shapes of the arrays")
     return value

@@ -15,6 +15,8 @@ from samples import RECORDS
 from minimha.functional.implementations import named
 from minimha_autograd import Tensor, backend, detect_anomaly, operation, ops
 
+pytestmark = pytest.mark.half
+
 LONG = 6000
 """Entries of a long axis: a sum of so many ones stops growing in 16 bits, and squares overflow."""
 

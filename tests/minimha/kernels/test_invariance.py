@@ -206,7 +206,7 @@ def ordinary(x):
     ("call", "reason"),
     [
         (lambda: mh.ops.exp(ordinary(1)), "exp .* computed by NumPy"),
-        (lambda: mh.ops.sum(ordinary(1)), "sum .* computed by NumPy"),
+        (lambda: mh.ops.sum(ordinary(1), axis=-1), "sum .* computed by NumPy"),
         (lambda: mh.ops.matmul(ordinary(1), np.ones((8, 2), "float32")), "matmul .* NumPy"),
         (lambda: gelu(mh.Tensor(np.ones(3))), "gelu .* of float64"),
         (
@@ -225,6 +225,15 @@ def test_what_would_break_the_promise_is_refused(call, reason):
     call()
     with mh.batch_invariant(), pytest.raises(TypeError, match=reason.replace(" .* ", ".*")):
         call()
+
+
+def test_a_loss_may_be_a_sum_or_mean_of_everything():
+    for total in mh.ops.sum, mh.ops.mean:
+        x = mh.Tensor(np.arange(24, dtype="float32").reshape(2, 3, 4), requires_grad=True)
+        with mh.batch_invariant():
+            total(x * x).backward()
+        n = 24 if total is mh.ops.mean else 1
+        np.testing.assert_array_equal(x.grad, 2 * x.data * np.float32(1 / n))
 
 
 def attend(x=1.0, **settings):

@@ -282,6 +282,7 @@ def test_the_state_of_a_parameter_of_16_bits_continues_it(dtype):
     assert (first.state()["0.rest"] == second.state()["0.rest"]).all()
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("dtype", HALF)
 def test_gradients_of_16_bits_are_clipped_in_float32(dtype, place):
     """300² and the sum of the squares are too large for float16."""
