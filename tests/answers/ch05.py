@@ -372,8 +372,6 @@ def attention(query, key, value, *, tap=lambda name, x: x):
         return z @ key, z.mT @ query, weights.mT @ dout, {"weights": dweights, "scores": dscores}
     return weights @ value, pullback
 """)
-whole.wrong("np.dot for the scores", r"all pairs", "query @ key.mT", "np.dot(query, key.mT)")
-whole.wrong("dot for the output", r"all pairs", "weights @ value", "weights.dot(value)")
 whole.wrong("√D missing in dquery and dkey", ROOT, "key / root", "key", "mT @ query / root", "mT @ query")
 whole.wrong("√D missing in dkey alone", ROOT, "dscores.mT @ query / root", "dscores.mT @ query")
 whole.wrong("no √D in the forward", r"1/√D is missing: divide the scores", "query @ key.mT / root", "query @ key.mT")
@@ -397,6 +395,8 @@ whole.wrong("the names exchanged", r"swap|exchang|dictionary", "\"weights\": dwe
 whole.wrong("the sum loses its axis", r"keepdims|None\]|newaxis", "axis=-1, keepdims=True", "axis=-1")
 whole.wrong("no steps", r"a dictionary", ", {\"weights\": dweights, \"scores\": dscores}", "")
 whole.wrong("weights in place of dscores", r"between key and scores|dscores", "dscores.mT @ query", "weights.mT @ query")
+whole.wrong("np.dot for the scores", r"all pairs", "query @ key.mT", "np.dot(query, key.mT)")
+whole.wrong("dot for the output", r"all pairs", "weights @ value", "weights.dot(value)")
 wrong("attention", "the scale twice in dquery", r"√D|scale|root|factor", """
 def attention(query, key, value, *, tap=lambda name, x: x):
     root = query.shape[-1] ** 0.5

@@ -264,3 +264,18 @@ def test_after_the_block_everything_is_as_before():
         pass
     assert mh.ops.sum(ordinary(1)).item() == 2 * 3 * 4 * 8
     attend(implementation="reference")
+
+
+def test_the_gradient_of_a_bias_alone_has_the_same_bits_in_a_batch(rng):
+    """With a weight that is not trained, db is not computed beside dw."""
+    x, cotangent = rng.standard_normal((2, 5, 40, 30)).astype("float32")
+    w = rng.standard_normal((30, 30)).astype("float32")
+    cotangent[:3] = cotangent[4:] = 0
+    found = []
+    for some in (slice(None), slice(3, 4)):
+        b = mh.Tensor(np.zeros(30, "float32"), requires_grad=True)
+        with mh.batch_invariant():
+            y = mh.functional.linear(mh.Tensor(x[some]), w, b)
+        y.backward(cotangent[some].copy())
+        found.append(b.grad)
+    np.testing.assert_array_equal(*found)
