@@ -64,11 +64,11 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array():
 
 ANOTHER_CPU = """
 import sys
-import llvmlite.binding as llvm
-features = llvm.get_host_cpu_features
-llvm.get_host_cpu_features = lambda: dict.fromkeys(sys.argv[1:], True)
+from numba.core import codegen
+features = codegen.get_host_cpu_features
+codegen.get_host_cpu_features = lambda: ",".join("+" + name for name in sys.argv[1:])
 from minimha.kernels.cpu import microkernel
-llvm.get_host_cpu_features = features
+codegen.get_host_cpu_features = features
 """
 
 
