@@ -7,7 +7,7 @@ or of its last few entries, comes from other code than exp of the rest. So two r
 bits here may differ in their last bits elsewhere, and a test that asks for equal bits may hold only
 on its author's machine.
 
-With this option each seed is such an elsewhere, a machine that nobody has to own:
+With this option, each seed stands for another machine, so nobody has to own one:
 
 products     `@`, matmul, dot, inner, vdot, einsum, tensordot, … add up the terms before a cut of
              the depth, then those after it, and add both sums. Where the cut is depends on the seed
