@@ -29,6 +29,7 @@ nb_execution_mode = "force"
 nb_execution_excludepatterns = os.environ.get("MINIMHA_EXECUTED", "").split()  # have their outputs
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_output_stderr = "remove"  # "compiling kernels", with a folder of this machine
 
 highlight_language = "none"
 html_theme = "furo"
