@@ -99,8 +99,9 @@ def text_of_mistake(
     mistakes: Iterable[Mistake], solution: str, name: str, calls: list[Call],
     comes_here: Callable[[Callable[..., Any]], bool] = lambda function: True,
 ) -> str:  # fmt: skip
-    """The text of the first mistake with which the solution repeats all calls, or "". Besides those
-    of the task, np.dot in place of @ is tried.
+    """The text of the first mistake with which the solution repeats all calls, or "".
+
+    Tries the mistakes of the task, and np.dot in place of @.
 
     comes_here  whether a function passes the earlier checks. Two mistakes may agree in the calls of
                 one check, up to its first failure, and only one of them passes the checks before it

@@ -36,7 +36,7 @@ def _registers() -> tuple[int, int, bool]:
     its registers, and whether it multiplies and adds vectors in one instruction."""
     named = config.CPU_FEATURES  # such as "+avx2,+fma": of NUMBA_CPU_FEATURES, "" for a generic CPU
     if named is None:
-        named = get_host_cpu_features()  # without AVX if Numba is told, or decides, not to use it
+        named = get_host_cpu_features()  # without AVX where Numba does not use it
     has = {name[1:]: name[0] == "+" for name in named.split(",") if name}
     if has.get("avx512f"):
         return 64, 12, True  # 24 of 32 registers hold the result
