@@ -15,13 +15,16 @@ SHARED = hasattr(os, "sched_setaffinity")
 @contextlib.contextmanager
 def processes(count=6, most=120):
     """Run `count` busy processes, which end by themselves after `most` seconds. Where the system
-    can, they, this process and those that it starts share one processor."""
+    can, they, this process and those that it starts share one processor.
+
+    Each is a session of its own, since Linux may share a processor out among sessions: together,
+    six processes of one session would take no more time from this one than a single process.
+    """
     if SHARED:
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {min(before)})
-    spinning = [
-        subprocess.Popen([sys.executable, "-S", "-c", SPIN, str(most)]) for _ in range(count)
-    ]
+    command = [sys.executable, "-S", "-c", SPIN, str(most)]
+    spinning = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
         yield
     finally:
