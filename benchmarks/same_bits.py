@@ -1,9 +1,9 @@
-"""When results have the same bits: alone or in a batch, whole or in pieces, on one thread or two.
+"""When results have the same bits: alone or in a batch, whole or in pieces, on one or two threads.
 
 python benchmarks/same_bits.py [--quick] [--save docs/measured/same-bits.md]
 
-Every cell is found by computing both ways on random inputs and comparing all bits. The last table
-shows what `batch_invariant` costs, in turns with the ordinary mode.
+Each cell compares all bits of two computations on random inputs. The last table shows what
+`batch_invariant` costs compared with the ordinary mode; the two take turns.
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ HEADERS = (
 TITLE = f"""# When results have the same bits
 
 `python benchmarks/same_bits.py`. Two ways to compute the same numbers often differ in their last
-bits, because they add them in another order. In the first table, each cell comes from computing
-both ways on random inputs of float32, up to {BATCH} sequences of up to {LENGTH} positions: "yes" if
-all bits were equal in all runs. A "yes" outside `batch_invariant` holds for this CPU, with this
-BLAS; others may round otherwise. Within the block, tests check it on every machine.
+bits, because they add up terms in different orders. Each cell of the first table compares two ways
+on random inputs in float32, up to {BATCH} sequences of up to {LENGTH} positions. "yes" means that
+all bits were equal in all runs. A "yes" outside `batch_invariant` holds for this CPU and this BLAS;
+on others, the answer may be "no". Within the block, the tests check it wherever they run.
 
-A sequence is compared with itself "in a batch", "a prefix" with the first positions of the whole,
-"the last row" with a row computed alone, for which attention has the other keys, and a GPT a cache.
-The gradients are those of inputs and parameters, for a loss of this sequence or prefix alone.
+- **In a batch**: a sequence alone, and the same sequence in a batch.
+- **A prefix**: the first positions alone, and the same positions of the whole sequence.
+- **The last row**: the last position alone, and the same position of the whole sequence. Attention
+  still gets all keys; a multi-head attention or a GPT gets a cache with the earlier positions.
+- **Gradients**: those of inputs and parameters, for a loss of this sequence or prefix only.
+- **1 or 2 threads**: values and gradients of the batch, on one thread and on two.
 
 """
 
@@ -77,7 +80,7 @@ def equal(one: list[Any], other: list[Any]) -> bool:
 
 
 def compared(subject: Subject, runs: int) -> list[str]:
-    """The cells of a row, after its name."""
+    """The cells of a row without its name."""
     rng, found = np.random.default_rng(1), []
     with mh.no_grad():
         width = subject.function(*map(mh.Tensor, subject.inputs)).shape
@@ -231,7 +234,7 @@ def gradients(made: mh.GPT, tokens: np.ndarray) -> list[np.ndarray]:
 
 
 def average_gradients(comm: Any, state: Any, tokens: np.ndarray) -> list[np.ndarray]:
-    """Of a rank, which has its part of the batch."""
+    """The mean gradients over the ranks, each of which has its part of the batch."""
     part = np.array_split(tokens, comm.size)[comm.rank]
     return [comm.all_reduce(g) / comm.size for g in gradients(with_values(state), part)]
 
@@ -332,14 +335,15 @@ def main() -> None:
     options = common.arguments(__doc__, quick="few runs, the smallest model").parse_args()
     page = f"""{TITLE}{first_table(3 if options.quick else 20)}
 
-The second table compares the parameters after training: once more, with another number of threads,
-interrupted and resumed after two steps, or with the batch divided between two ranks, which add
-their gradients.
+The second table compares the parameters after training with those of a second run: the same run
+again, one with another number of threads, one that is interrupted and resumed after two steps, and
+one with the batch divided between two ranks, which add up their gradients.
 
 {second_table()}
 
-The price of `batch_invariant`, with {THREADS} threads. The two modes take turns, a time is the
-least of three calls, and the table shows the median over the turns, with the quartiles in brackets.
+The third table shows the price of `batch_invariant`, with {THREADS} threads. The two modes take
+turns. A time is the shortest of three calls; the table shows the median over the turns, with the
+quartiles in brackets.
 
 {price(options.quick)}
 
