@@ -175,21 +175,24 @@ def choose(name: str, x: Arguments) -> Implementation:
 
 
 def _in_order(by: Any, x: Arguments) -> Implementation:
-    """`microkernel`, the only one that keeps the promise of `batch_invariant`. Raises TypeError for
-    arguments for which it does not, and if another one is requested."""
+    """`microkernel`, the only implementation that keeps the promise of `batch_invariant`.
+
+    Raises TypeError if it cannot keep the promise for these arguments, or if another
+    implementation is requested.
+    """
     found, why = named("attention", "microkernel"), None
     if by not in ("auto", "microkernel"):
         why = f"{by!r} is requested, and only microkernel keeps this promise"
     elif found is None or library_of(x.query) != "numpy" or str(x.query.dtype) != "float32":
-        why = f"the query is of {x.query.dtype}, not a NumPy array of float32"
+        why = f"the query is of {x.query.dtype}, but must be a NumPy array of float32"
     elif x.return_weights:
-        why = "the weights asked for are computed by the reference"
+        why = "the weights that it would return are computed by the reference"
     elif x.sink is not None:
         why = "the gradient of a sink is computed by NumPy"
     else:
         why = found.obstacle(x, False)
     if why is not None:
-        refuse("attention", why)
+        refuse(why)
     return found  # type: ignore[return-value]
 
 

@@ -85,7 +85,7 @@ def kernel(operation: str, size: int) -> Callable[..., Any] | None:
     """The kernel of an operation; None if there is none or the array is too small."""
     name = requested.get()
     if batch_invariance.get():
-        size = ENOUGH  # even a small array is summed in the kernel's order
+        size = ENOUGH  # small arrays, too, are summed in the kernel's order
     if size >= ENOUGH if name == "auto" or callable(name) else name not in PLAIN:
         found = named(operation, "kernel")
         return found and found.function
@@ -104,12 +104,14 @@ def accelerated(
     The function itself, the reference, runs if there is no kernel, if the kernel returns None, and
     for small arrays unless an implementation with kernels was requested. It raises all errors.
 
-    Within `minimha.batch_invariant` only the kernel may compute, unless the function is exact.
+    Within `minimha.batch_invariant`, only the kernel may compute the result, unless the function is
+    exact.
 
     size   number of entries of the value, computed from the arguments; by default the size of the
            first argument
-    exact  whether it rounds each entry at most once, so that no order of sums matters
-    dtype  of a first argument for which the kernel keeps the promise of `batch_invariant`
+    exact  whether it rounds each entry at most once, so that there is no sum whose order matters
+    dtype  the dtype of the first argument for which the kernel keeps the promise of
+           `batch_invariant`
     """
     if function is None:
         return functools.partial(accelerated, size=size, exact=exact, dtype=dtype)
@@ -124,17 +126,17 @@ def accelerated(
             return function(*arrays, **settings) if result is None else result
         if result is None:
             function(*arrays, **settings)  # raises the errors of the arguments
-            refuse(function.__name__, "no kernel supports these arguments")
+            refuse("no kernel supports these arguments")
         if arrays[0].dtype != dtype:
-            refuse(function.__name__, f"its arrays are of {arrays[0].dtype}, not of float32")
+            refuse(f"its arrays are of {arrays[0].dtype}, not of {dtype}")
         return result
 
     return either
 
 
-def refuse(name: str, why: str) -> NoReturn:
+def refuse(why: str, what: str = "the result") -> NoReturn:
     """Raise the TypeError of an operation that cannot keep the promise of `batch_invariant`."""
     raise TypeError(
-        f"{name} does not give the same bits alone and in a batch: {why}. Compute it before or "
-        "after the batch_invariant() block"
+        f"{what} would not have the same bits alone and in a batch: {why}. Call it before or after "
+        "the batch_invariant() block"
     )

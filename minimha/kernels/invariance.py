@@ -16,7 +16,7 @@ _BY_KERNELS = {
     "project_out", "project_self", "rms_norm", "rope", "scaled_dot_product_attention", "silu",
     "softmax",
 }  # fmt: skip
-"""Operations whose kernels, within the block, sum in an order of their own."""
+"""Operations whose kernels add in a fixed order within the block."""
 _EXACT = {
     "abs", "add", "astype", "clip", "concat", "divide", "dropout", "expand_dims", "flip", "getitem",
     "matrix_transpose", "maximum", "minimum", "multiply", "negative", "pad", "permute_dims", "relu",
@@ -24,34 +24,37 @@ _EXACT = {
 }  # fmt: skip
 """Operations that round each entry at most once, on every CPU in the same way."""
 _TOTALS = {"mean", "sum"}
-"""Operations that make one number of a whole array, such as a loss. The number belongs to no
-sequence alone, and its gradient is repeated without rounding."""
+"""Operations that may reduce a whole array to one number, such as a loss. This number belongs to
+the whole batch, and its gradient is only copied to all entries."""
 
 
 @contextlib.contextmanager
 def batch_invariant() -> Iterator[None]:
-    """Within the `with` block, the logits and gradients of a sequence are the same to the bit alone
-    and in any batch, from one piece or from several with a cache, and for any number of threads.
+    """Within the `with` block, the logits and gradients of a sequence have the same bits alone and
+    in any batch, for any number of threads; its logits also in pieces with a cache.
 
         with mh.batch_invariant():
             logits = model(tokens)
 
-    Usually they are not: the order in which numbers are summed, and so their rounding, depends on
-    the shapes of the arrays. Here each entry of a linear map is one sum, from the first term to the
-    last. So are the gradients of parameters, over all positions of all sequences in order: those of
-    a loss that depends on one sequence alone do not depend on the others, which add zeros.
+    Usually they do not: the order in which terms are added, and with it their rounding, depends on
+    the shapes of the arrays. Within the block, each entry of a linear map is one sum, from the
+    first term to the last. So is each entry of a parameter's gradient, over all positions of all
+    sequences in order. If a loss depends on only one sequence, the others add zeros to it, which
+    change nothing.
 
-    Holds on the CPU for NumPy arrays of float32, for `GPT` and for what it is made of: linear maps,
-    attention, rope, norms, gates, softmax, cross entropy, embedding, dropout for a given draw, and
-    operations that round each entry once, such as sums and products of two arrays. A gradient that
-    is computed later, after the block, has the same bits. A sum or mean over all axes is allowed,
-    as a loss, but not included, since it depends on the whole batch. Not included either: the
-    gradient of an array that broadcasting has repeated, and, with a cache, gradients and evicted
-    positions.
+    This holds on the CPU for NumPy arrays of float32, for a `GPT` without `logit_softcap` and for
+    what it is made of: linear maps, attention, rope, norms, gates, softmax, cross entropy,
+    embedding, dropout for a given draw, and operations that round each entry once, such as sums and
+    products of two arrays. If you call `backward` after the block, the gradients have the same
+    bits. A sum or mean over all axes is allowed, as a loss, but its value depends on the whole
+    batch.
 
-    Raises RuntimeError if kernels cannot be used and, at an operation on Tensors that would not
-    keep the promise, such as `ops.exp` or a sum over some axes, a TypeError with the reason.
-    Compute those before or after the block.
+    Not included are the gradient of an array that broadcasting has repeated, gradients through a
+    cache, a cache that has evicted positions, and calls on plain arrays, such as `ops.exp(x)`.
+
+    Raises RuntimeError if kernels cannot be used. An operation on Tensors that would not keep the
+    promise, such as `ops.exp` or a sum over some axes, raises a TypeError with the reason: call it
+    before or after the block.
     """
     why = unavailable()
     if why is not None:
@@ -70,5 +73,6 @@ def _checked(name: str, value: Any) -> Any:
     """The value of an operation. Raises TypeError unless the operation keeps the promise."""
     is_total = name in _TOTALS and not value.shape
     if name not in _BY_KERNELS and name not in _EXACT and not is_total:
-        refuse(name, "it is computed by NumPy, whose rounding depends on the shapes of the arrays")
+        why = "they are computed by NumPy or BLAS, whose rounding depends on the arrays' shapes"
+        refuse(why, f"{name}: its values or gradients")
     return value

@@ -85,7 +85,7 @@ def _obstacle(  # noqa: PLR0911  one reason each
     return kernels.obstacle(x)
 
 
-_NOT_FINITE = "a result is not finite, and the reference takes over for the whole batch"
+_NOT_FINITE = "a result is not finite, so the reference would compute the whole batch"
 _TITLES = {"numpy": "NumPy", "cupy": "CuPy"}
 _failed: dict[tuple[str, str], str] = {}
 """Which implementations failed on a GPU, and why."""
@@ -145,7 +145,7 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
         result = attempt(kernels.forward, laid_out)
         if result is None:
             if invariant:
-                refuse("attention", _NOT_FINITE)
+                refuse(_NOT_FINITE)
             return _reference(x, wanted)
         out, saved = result
         weights: Array | None = None
@@ -163,7 +163,7 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
                 gradients = attempt(kernels.backward, laid_out, out, saved, dout, dlse, wanted)
             if gradients is None and dout is not None:
                 if invariant:
-                    refuse("the backward of attention", _NOT_FINITE)
+                    refuse(_NOT_FINITE, "the gradients of attention")
                 gradients = _reference(x, wanted)[1](dout, None, dlse)
             if dweights is None:
                 return gradients
