@@ -20,8 +20,8 @@ def summed_to(x: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None
 
 
 def in_same_place(pairs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Of the products of all pairs of matrices, (…, n, …, m), as np.dot makes them, those of the
-    matrices in the same place, of this shape (…, n, m); None if they are no such pairs."""
+    """The products of matrices with the same batch index, of this shape (…, n, m), from the
+    products of all pairs of matrices (…, n, …, m) that np.dot computes; None for other shapes."""
     *batch, n, m = shape if len(shape) > 2 else (0, 0, 0)
     if pairs.shape != (*batch, n, *batch, m):
         return None

@@ -7,9 +7,9 @@ from typing import NamedTuple
 UNEXPLAINED = "unexplained"
 ALL_PAIRS = (
     "with more than two axes, np.dot and np.inner multiply all pairs of matrices; write a @ b, or "
-    "a @ b.mT for np.inner, which multiplies the matrices in the same place"
+    "a @ b.mT for np.inner(a, b): @ multiplies only matrices with the same batch index"
 )
-"""What np.dot does that @ does not. NumPy discusses its deprecation:
+"""What np.dot does and @ does not. NumPy may deprecate it:
 https://github.com/numpy/numpy/issues/31725."""
 _CAUSES = {
     "01 arrays": """averaged unsummed reshape-for-swap""",

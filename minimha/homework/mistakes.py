@@ -66,9 +66,9 @@ def _lines(marked: str) -> str:
 
 
 def with_dot(solution: str) -> Iterator[str]:
-    """The solution with np.dot in place of @: in one of its products, then in all of them.
+    """The solution with np.dot in place of @: first in one of its products at a time, then in all.
 
-    With arrays of more than two axes, `np.inner(a, b)` is `np.dot(a, b.mT)`, so this is both.
+    `np.inner(a, b)` equals `np.dot(a, b.mT)`, so this covers np.inner, too.
     """
     count = sum(isinstance(node, ast.MatMult) for node in ast.walk(ast.parse(solution)))
     for places in [*({k} for k in range(count)), set(range(count))]:
@@ -77,7 +77,7 @@ def with_dot(solution: str) -> Iterator[str]:
 
 
 class _Dot(ast.NodeTransformer):
-    """Writes np.dot(a, b) for the products a @ b in these places."""
+    """Replaces a @ b by np.dot(a, b) for the products with these numbers."""
 
     def __init__(self, places: set[int]) -> None:
         self.places = places
@@ -101,7 +101,7 @@ def text_of_mistake(
 ) -> str:  # fmt: skip
     """The text of the first mistake with which the solution repeats all calls, or "".
 
-    Tries the mistakes of the task, and np.dot in place of @.
+    The mistakes tried are those of the task, and np.dot in place of @.
 
     comes_here  whether a function passes the earlier checks. Two mistakes may agree in the calls of
                 one check, up to its first failure, and only one of them passes the checks before it

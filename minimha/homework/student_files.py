@@ -185,8 +185,8 @@ def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
     """The result of call(*arguments).
 
     Raises TimeoutError if the call exceeds SECONDS, as `Spent` counts them, unless a debugger is
-    open: by an alarm or, on Windows and in a browser, which have none, by a trace hook. Only the
-    main thread can be stopped; other threads have no limit. What other threads compute counts.
+    open: by an alarm or, on Windows and in a browser, which have none, by a trace hook. Only a call
+    in the main thread is limited. The processor time of all threads counts.
     """
     if threading.current_thread() is not threading.main_thread():
         return call(*arguments)
@@ -206,11 +206,11 @@ def _spent() -> Spent:
 
 
 def _alarm(start: Spent) -> Callable[[], None]:
-    """Look after SECONDS and, from then on, ten times a second whether time is up, and interrupt.
+    """Look whether time is up, after SECONDS and then ten times a second, and interrupt the call.
     Returns the function that ends this.
 
-    Code may catch that by a bare `except:`. From the second time on, the line after it, which is in
-    the `except`, is therefore interrupted as well: a loop around a `try` ends, too.
+    A bare `except:` may catch the interruption. So from the second time on, the next line, which is
+    then inside the `except`, is interrupted, too: this ends a loop around a `try`.
     """
     interrupted = False
 

@@ -1,12 +1,13 @@
-"""How long a check may take: mostly a limit on what it computes, not on the clock.
+"""How long a check may take: the limit counts processor time, not time on the clock.
 
-Beside other busy processes a function waits for its turn: the clock runs on, but its processor time
-stays the same. The clock counts in two cases only:
+On a busy machine, a function waits while other processes compute: it takes longer on the clock, but
+its processor time stays the same. The clock matters in only two cases:
 
-- A function that sleeps, or waits for something that never happens, uses no processor time. On the
-  clock it has PATIENCE times as long.
-- Threads that compute at once, such as those of a matrix product, use several seconds of processor
-  time in one second. So nothing is stopped before the clock shows as much as the limit, too.
+- A function that sleeps, or waits for something that never happens, uses no processor time. So
+  there is a limit on the clock, too, which is PATIENCE times as long.
+- Several threads that compute at the same time, such as those of a matrix product, use several
+  seconds of processor time in one second. So nothing is stopped before the limit has also passed on
+  the clock.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 PATIENCE = 6
-"""How many times its limit of processor time a check may take on the clock."""
+"""The limit on the clock, in multiples of the limit of processor time."""
 
 
 class Spent(NamedTuple):

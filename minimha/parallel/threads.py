@@ -24,11 +24,11 @@ def run(
         mh.parallel.run(lambda comm: comm.all_reduce(np.array([comm.rank])), 3)   # three times [3]
 
     Returns the results in the order of ranks. If a rank raises an error, those that wait for it
-    stop, and run raises this error with a note that names the rank: the first in the order of ranks
-    if several raise errors of their own. Raises CommunicationError if the ranks disagree about what
-    to do next, all wait for each other, or leave a message unread.
+    stop, and run raises this error with a note that names the rank. If several ranks raise errors
+    of their own, it raises that of the lowest rank. Raises CommunicationError if the ranks disagree
+    about what to do next, if all wait for each other, or if a message is left unread.
 
-    Which thread runs first changes neither the results nor the error.
+    The results and the error do not depend on which thread runs first.
     """
     if instead:
         return instead(lambda *of_rank: function(_Posting(*of_rank), *args), ranks)
@@ -104,9 +104,10 @@ def _signature_on(ranks: int, function: Callable[..., Any]) -> inspect.Signature
 class _World:
     """What the threads of one run share: messages on their way, who waits, and who has ended.
 
-    Each rank receives from a rank of its choice, in the order of sending. So what it does is the
-    same however the threads take turns (Kahn, "The semantics of a simple language for parallel
-    programming", 1974), and an error is, too, if every rank first runs to its own end.
+    Each rank chooses the rank that it receives from, and gets that rank's messages in the order of
+    sending. So a rank does the same however the threads take turns (Kahn, "The semantics of a
+    simple language for parallel programming", 1974). An error is the same, too, because every rank
+    runs to its own end before one is raised.
     """
 
     def __init__(self, size: int, timeout: float) -> None:
@@ -121,8 +122,8 @@ class _World:
         results: list[Any] = [None] * len(self.comms)
         self.ended: set[int] = set()
         self.errors: dict[int, BaseException] = {}
-        self.misled: set[int] = set()  # whose errors are consequences of another rank's
-        self.waiting: dict[int, Callable[[], object]] = {}  # what each waits for, while it does
+        self.misled: set[int] = set()  # ranks whose errors only follow from those of others
+        self.waiting: dict[int, Callable[[], object]] = {}  # the condition each rank waits for
         self.stuck: set[int] = set()
 
         def work(comm: Communicator) -> None:
@@ -177,7 +178,7 @@ class _World:
             self.changed.notify_all()
 
     def wait(self, rank: int, holds: Callable[[], object], timeout: float) -> None:
-        """Wait until holds() is true, a deadlock is found, or time is up. The caller holds the
+        """Wait until holds() is true, a deadlock is found, or time is up. The caller has the
         lock."""
         self.waiting[rank] = holds
         self.find_deadlock()

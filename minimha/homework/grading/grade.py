@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--seed", {"type": int, "metavar": "N"},
          "seed of the random inputs, to repeat a run (default: a new one)"),
         ("--time", {"type": float, "default": seconds, "metavar": "SECONDS"},
-         f"processor time of one check (default: {seconds:g}); on the clock {PATIENCE} times as "
-         "long"),
+         f"processor time that one check may take (default: {seconds:g}); on the clock it may take "
+         f"{PATIENCE} times as long"),
         ("--memory", {"type": int, "default": megabytes, "metavar": "MB"},
          f"memory limit of a submission (default: {megabytes})"),
         ("--jobs", {"type": int, "default": _cores(), "metavar": "N"},

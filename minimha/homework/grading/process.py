@@ -25,12 +25,12 @@ _WORKER = Path(__file__).with_name("worker.py")
 _MOST = 1 << 28  # bytes that one check may send back
 _SECONDS = 120  # in which the process that starts submissions answers
 _DYING = 10  # seconds in which a process that has closed its connection ends
-_LOOK = 0.1  # how often to look whether time is up, in seconds
+_LOOK = 0.1  # seconds between two looks whether time is up
 
 
 class Limits(NamedTuple):
-    """The limits of a submission: seconds of processor time for each check, as `Spent` counts them,
-    and megabytes of memory."""
+    """The limits of a submission: seconds for each check, as `Spent` counts them, and megabytes of
+    memory."""
 
     seconds: float = 10
     megabytes: int = 512
@@ -147,7 +147,8 @@ class Submission:
             rest = rest[self._on_time(self._socket.send, rest) :]
 
     def _on_time(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """One step of the connection, which waits until it is possible or time is up."""
+        """The result of one step of the connection, as soon as the step is possible. If time is up
+        first, end the process."""
         self._socket.settimeout(_LOOK)
         while True:
             spent = self._spent().since(self._start_of_check)
@@ -163,7 +164,7 @@ class Submission:
                 raise self._lost() from None
 
     def _spent(self) -> Spent:
-        """By this submission until now. Its process is looked at from outside: it cannot lie."""
+        """What this submission has spent so far. The system counts: the process cannot lie."""
         computing = self._computed
         if self._process is not None:
             computing += _processor_time(self._process)
@@ -179,10 +180,9 @@ class Submission:
 
 
 def _processor_time(process: int) -> float:
-    """The seconds that all threads of a process have computed for.
+    """The seconds for which all threads of a process have computed.
 
-    0 where the system does not say, as on macOS: the other limit then holds alone, that on the
-    clock.
+    0 where the system does not say, as on macOS: then only the limit on the clock remains.
     """
     clock = ~process << 3 | 2  # CPUCLOCK_SCHED, as clock_getcpuclockid makes it on Linux
     try:

@@ -23,7 +23,7 @@ class CommunicationError(RuntimeError):
 
 
 class _WaitingError(BaseException):
-    """A message has not been sent yet; holds the error in case it is never sent."""
+    """A message has not been sent yet; holds the error to raise if it never is."""
 
 
 def parts(length: int, size: int) -> list[slice]:
@@ -62,7 +62,7 @@ instead: Callable[..., Any] | None = None
 
 
 class _World:
-    """As in `minimha.parallel.threads`: which error is raised does not depend on turns."""
+    """As in `minimha.parallel.threads`: the order of turns does not change the error."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -77,7 +77,7 @@ class _World:
         return [rank for rank in range(self.size) if rank not in self.results | self.errors]
 
     def state(self) -> tuple[int, int]:
-        """What changes in each round of turns, unless there is a deadlock."""
+        """Numbers that change in every round of turns unless there is a deadlock."""
         return len(self.living), sum(map(len, self.mail.values()))
 
     def outcome(self) -> list[Any]:

@@ -78,8 +78,8 @@ the heads are side by side in one array (…, T, H·D); np.stack makes an axis o
 x @ weights broadcasts the batch axes of x against the axis of heads: give x an axis for the
 heads, x[..., None, :, :] @ weights, or stack x @ w for each head
 + return np.dot(x, weights)
-np.dot multiplies all pairs of matrices if there are more than two axes, and puts the axis of
-heads behind the positions: give x an axis for the heads, x[..., None, :, :] @ weights
+with more than two axes, np.dot multiplies all pairs of matrices, and the axis of the heads comes
+after the axis of the positions: give x an axis for the heads, x[..., None, :, :] @ weights
 """)
 
 stack_weights.mistakes += patches(r"""
