@@ -330,8 +330,8 @@ def pick(x: Array, key: tuple[Any, ...]) -> Array:
 
 
 def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Array:
-    """Zeros of a shape with updates added at key; where key repeats an entry, they add up. Updates
-    of 16 bits give a sum of float32."""
+    """Zeros of a shape with updates added at key; where key repeats an entry, they add up. The sum
+    of 16-bit updates is float32."""
     xp = namespace(updates)
     if is_half(updates):  # in 16 bits a sum would stop growing
         updates = xp.astype(updates, xp.float32)

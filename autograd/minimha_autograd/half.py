@@ -1,12 +1,13 @@
 """16-bit floats: operations compute in 32 bits and round each result once.
 
-float16 keeps 11 significant bits and ends at 65,504, bfloat16 keeps 8. In 16 bits, 400² is
-infinite, and a sum of ones stops growing at 2048, in bfloat16 at 256. So the wrapper around every
-operation, `operation`, gives its function arrays of float32. It rounds the values once, and the
-tape rounds a gradient once, when all of its parts have been added up.
+float16 has 11 significant bits, and its largest number is 65,504; bfloat16 has 8 significant bits.
+In float16, 400² is infinite. A sum of ones stops growing at 2048 in float16, and at 256 in
+bfloat16. So the wrapper around every operation, `operation`, gives its function arrays of float32
+and rounds the values once. The tape rounds a gradient once, after all its parts have been added up.
 
-Some operations are *native*: their functions get the 16-bit arrays themselves, since they move
-entries, or round each entry only once anyway. The predicates below say when that is so.
+Some operations are *native*: their functions receive the 16-bit arrays themselves, because they
+only move entries, round each entry once anyway, or convert to float32 themselves. The predicates
+`always`, `alike` and `on_device` say when an operation is native.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def rounded(x: Any, dtype: Any) -> Any:
 
 
 def in_float32(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Callable[..., Any]]:
-    """The value and the pullback of a function, on 16-bit floats computed in float32. The value is
-    rounded once; the gradients stay float32, for the tape to round."""
+    """The value and the pullback of a function, computed in float32 if there are 16-bit floats. The
+    value is rounded once; the gradients stay float32, and the tape rounds them."""
     dtypes = [x.dtype for x in arrays if backend.is_half(x)]
     if not dtypes:
         return function(*arrays)
@@ -42,23 +43,25 @@ def in_float32(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Callabl
 
 
 def of_wide(pullback: Callable[..., Any]) -> Callable[..., Any]:
-    """The pullback, with cotangents of 16 bits as float32."""
+    """The same pullback, which receives 16-bit cotangents as float32."""
     return lambda *dys: pullback(*map(widened, dys))
 
 
 def always(*_: Any) -> bool:
-    """Native, since the operation moves or selects entries: it rounds none."""
+    """Native for all arrays: the operation only moves or selects entries, or its function converts
+    them to float32 itself."""
     return True
 
 
 def alike(*arrays: Any) -> bool:
-    """Native for arrays of one shape: the sum, difference or product of two entries is rounded
-    once. A number beside an array would be rounded first, and broadcasting needs a sum."""
+    """Native for arrays of the same shape: the sum, difference or product of two entries is rounded
+    once. Not for a number beside an array, which would itself be rounded to 16 bits first, nor for
+    arrays that broadcast, whose gradients are sums."""
     shapes = {x.shape if backend.is_array(x) else None for x in arrays}
     return len(shapes) == 1 and None not in shapes
 
 
 def on_device(*arrays: Array) -> bool:
-    """Native on a device: a GPU multiplies matrices of 16 bits several times faster than those of
-    float32, and adds up their products in float32."""
+    """Native on a device: a GPU multiplies 16-bit matrices several times faster than float32 ones,
+    and adds up the products in float32."""
     return not any(backend.is_array(x) and backend.on_host(x) for x in arrays)

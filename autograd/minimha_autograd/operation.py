@@ -16,7 +16,7 @@ refer to no more than it needs.
 An operation with a keyword `wanted` receives a tuple of booleans, which of these gradients are
 wanted, and may skip the work for the others.
 
-16-bit arguments and cotangents reach the function and its pullback as float32: see `half`.
+The function receives 16-bit arguments as float32, and its pullback 16-bit cotangents: see `half`.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def operation(
     describes    errors list the arguments; False if those of the function say what is wrong
     narrow       the arguments that may be of 16 or 8 bits beside wider ones, also in a class that
                  the function knows; their gradients are wide
-    native       called with the arguments: whether the function takes 16-bit floats as they are,
-                 since it rounds each result only once; one of the predicates in `half`
+    native       a predicate of the arguments from `half`: whether the function receives 16-bit
+                 floats as they are; by default it receives float32
 
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
@@ -178,7 +178,7 @@ class Signature:
         self, arrays: list[Any], wanted: Any, settings: dict[str, Any], recorded: bool
     ) -> tuple[Any, list[Any], Pullback, Any, bool]:
         """The value, the value as a list of arrays, the pullback, the dtype of its gradients, and
-        whether that has 16 bits."""
+        whether this is a 16-bit dtype."""
         if self.wanted:
             settings["wanted"] = tuple(map(bool, wanted)) + (False,) * (self.arity - len(wanted))
         kinds = tuple([(type(x), getattr(x, "dtype", None)) for x in arrays])
@@ -218,7 +218,7 @@ class Signature:
         return [x if name in self._narrow else widened(x) for name, x in labelled]
 
     def _common_dtype(self, arrays: list[Any]) -> tuple[Any, bool]:
-        """The dtype of the floating-point arrays, and whether it has 16 bits."""
+        """The dtype of the floating-point arrays, and whether it is a 16-bit dtype."""
         labelled = self.labelled(arrays)
         present = {
             name: x

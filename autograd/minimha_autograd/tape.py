@@ -64,7 +64,7 @@ class Node:
     edges      one for each argument, None where no gradient is wanted
     shapes     of the arguments, None where no gradient is wanted
     dtype      of the gradients
-    half       whether this is a dtype of 16 bits
+    half       whether this dtype has 16 bits
     values     how many values the operation has
     order      decreases from node to node, so that a heap returns the newest node first
     saved      the arrays that the pullback saved, and their checksum
@@ -103,8 +103,8 @@ class Node:
         return tuple([rounded(dx, self.dtype) for dx in gradients]) if self.half else gradients
 
     def gradients(self, *dys: Array | None) -> tuple[Array | None, ...]:
-        """The same, but gradients of 16 bits may still be float32: they are to be rounded when
-        others have been added.
+        """As `pullback`, but the gradients of 16-bit arguments may still be float32. The caller
+        rounds them, after adding those of other uses.
 
         Raises RuntimeError if a saved array has changed, TypeError or ValueError unless there is
         one gradient for each argument, of its dtype and, but for broadcasting, its shape. Errors
@@ -166,7 +166,7 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
     of leaves change only after every pullback has run.
     """
     results = []
-    halves: dict[int, Any] = {}  # the dtypes of 16 bits of sums in float32, by order of the node
+    halves: dict[int, Any] = {}  # 16-bit dtypes, by the order of nodes whose sums are float32
     dys: list[Array | None] = [None] * root.values
     dys[k] = seed
     arrived = {root.order: (root, dys)}  # nodes by order, with the gradients of their values

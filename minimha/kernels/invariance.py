@@ -1,4 +1,4 @@
-"""The same bits whatever else is in the batch."""
+"""`batch_invariant`: the same bits, whatever else is in the batch."""
 
 from __future__ import annotations
 

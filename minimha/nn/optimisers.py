@@ -29,9 +29,10 @@ class Optimiser:
 
     A step skips parameters whose .grad is None. A tied parameter is updated once.
 
-    Parameters of 16 bits are updated in float32, and so are their states: the square of a gradient
-    leaves float16's range, and many steps are smaller than the distance to the next 16-bit number.
-    What rounding a parameter leaves over is kept as its "rest" and added before the next step.
+    16-bit parameters and their states are updated in float32: the square of a gradient may be too
+    large or too small for float16, and many steps are smaller than the distance to the next 16-bit
+    number. The remainder that rounding a parameter leaves is kept as its "rest" and added before
+    the next step.
     """
 
     def __init__(self, parameters: Parameters, lr: float, **settings: Any) -> None:
@@ -65,7 +66,7 @@ class Optimiser:
                     p.data = self.update(p.data, g, self._states[p], settings)
 
     def _update_narrow(self, p: Tensor, g: Array, settings: Mapping[str, Any]) -> None:
-        """Update a parameter of 16 bits in float32, and keep what rounding leaves over."""
+        """Update a 16-bit parameter in float32, and keep the remainder of rounding."""
         exact = half.widened(p.data) + self._rests[p]
         exact = self.update(exact, g, self._states[p], settings)
         p.data = half.rounded(exact, p.dtype)
@@ -78,7 +79,7 @@ class Optimiser:
 
     def state(self) -> dict[str, HostArray]:
         """Copies of the states of all parameters, on the host: "0.m" is m of the first parameter.
-        For one of 16 bits there is a "rest".
+        The state of a 16-bit parameter includes its "rest".
 
         The settings are not included.
         """
@@ -266,7 +267,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: Any = No
     any entry is NaN, the norm and all entries become NaN. If one is infinite, it becomes NaN and
     all finite entries become 0. `torch.nn.utils.clip_grad_norm_` does the same.
     With a communicator of `mh.parallel`, the gradients of all its ranks together are the vector.
-    Gradients of 16 bits are squared, added and scaled in float32.
+    16-bit gradients are squared, added and scaled in float32.
     The norm is a number; on a device it is an array without axes, and only reading it waits for the
     device.
     Source: Pascanu et al., "On the difficulty of training recurrent neural networks" (2013).

@@ -131,8 +131,8 @@ def exchanged(comm: Any, what: str, pieces: Sequence[Array]) -> list[Array]:
 
 
 def _sum(comm: Any, what: str, pieces: Sequence[Array]) -> Array:
-    """The sum of what the ranks send to this one, which needs no memory for all of it. That of
-    16-bit floats is float32."""
+    """The sum of the pieces that the ranks send to this one, without holding all of them at once.
+    The sum of 16-bit floats is float32."""
     received = comm.exchange(what, dict(enumerate(pieces)), range(comm.size))
     return reduce(operator.add, map(half.widened, received))
 

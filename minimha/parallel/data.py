@@ -151,8 +151,8 @@ class Bucket:
 
     @staticmethod
     def _gradient(p: Tensor) -> Array:
-        """The gradient of a parameter, zeros if it has none, in its dtype: that of 16-bit weights
-        of a wider input is float32."""
+        """The gradient of a parameter in the parameter's dtype, or zeros if it has none. (16-bit
+        weights of a wider input have a float32 gradient.)"""
         if p.grad is None:
             return 0 * p.data
         return half.rounded(p.grad, p.dtype) if backend.is_half(p.data) else p.grad

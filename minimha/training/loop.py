@@ -45,8 +45,8 @@ class Training:
 
     A run that is stopped at any step and resumed from a checkpoint ends with the same weights, bit
     for bit, as a run without a stop, on the same machine with the same number of threads and the
-    same versions of all packages. On a GPU, which adds gradients of embeddings in any order, and on
-    another CPU, rounding differs from the first step on.
+    same versions of all packages. On another CPU, and on a GPU, which adds up the gradients of
+    embeddings in no fixed order, rounding may differ from the first step on.
     Raises ValueError for a text that is too short.
     """
 

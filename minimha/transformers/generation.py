@@ -76,8 +76,9 @@ def generate(
     stop         tokens that end a sequence, which is then filled up with the one that ended it;
                  the result is shorter if all sequences have ended
     rng          a generator or a seed
-    cache        whether to keep the keys and values of earlier tokens that later ones see; the
-                 result is the same without, but then each step computes them all again
+    cache        whether to keep the keys and values of earlier tokens that later ones see. Without,
+                 each step computes them all again; the tokens are the same, unless rounding decides
+                 between two of them
 
     When the context is full, the model continues with the newest half of it: learned positions
     count from the start of the context, so moving it by one token would change every cached key.

@@ -125,8 +125,8 @@ class Gradients:
 
     def _require_the_same_again(self, expected: list[np.ndarray]) -> None:
         """Look for results that are right only on the first call: repeated calls must give the same
-        values and the same gradients, up to rounding, since some libraries add up in an order that
-        depends on where in memory an array lies, or on which thread was faster."""
+        values and the same gradients. They may differ by rounding: in some libraries, the order of
+        a sum depends on where an array lies in memory, or on which thread is faster."""
         function, hosts = self.function, self.function.originals
         values, pullback = function.call(function.copies(hosts, requires_grad=True))
         if not all(map(_agree, map(backend.to_numpy, values), expected)):
@@ -270,7 +270,7 @@ class Gradients:
 
 
 def _agree(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether two results are equal up to rounding, of which √eps of the largest entry is ample."""
+    """Whether two results agree to within √eps of the largest entry, more than rounding needs."""
     if x.shape != y.shape:
         return False
     close = float(np.sqrt(np.finfo(y.dtype).eps)) * largest(y)

@@ -94,7 +94,7 @@ def deterministic(probe: Probe) -> Iterator[Finding]:
     """Without an rng the model has no dropout: the same inputs give the same logits."""
     first, second = probe.logits(), probe.logits()
     change = float(abs(first - second).max())
-    rounding = float(np.sqrt(np.finfo(first.dtype).eps) * abs(first).max())  # ample
+    rounding = float(np.sqrt(np.finfo(first.dtype).eps) * abs(first).max())  # more than enough
     if change > rounding:
         figure = f"two calls with the same inputs differ by up to {change:.2g}"
         text = (

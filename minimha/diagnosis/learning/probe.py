@@ -149,7 +149,7 @@ class Probe:
         return self.inputs[:2], self.targets[:2]
 
     def weights(self) -> Arrays:
-        """The parameters on the host; those of 16 bits as float32, whose squares stay finite."""
+        """The parameters on the host; 16-bit ones as float32, so that their squares are finite."""
         return {name: widened(backend.to_numpy(p.data)) for name, p in self.parameters.items()}
 
     @contextmanager

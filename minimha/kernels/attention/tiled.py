@@ -67,7 +67,7 @@ def backward(
 ) -> tuple[np.ndarray | None, ...] | None:
     """The gradients of the seven inputs of attention; None unless they are finite."""
     (h, g), (t, s), b = x.heads, x.shape[-2:], math.prod(x.shape[:-3])
-    # A fixed height and undivided heads: then sums have the same order in every batch and prefix.
+    # With a fixed height and undivided heads, sums have the same order in every batch and prefix.
     height = 48 if x.in_order else min(48, _height(x.mean_keys))
     parts = 1 if x.in_order else _parts(b * g, s // BACKWARD)
     tile, items = (height, BACKWARD), _items_of_keys(b, g, s, parts)

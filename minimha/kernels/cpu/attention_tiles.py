@@ -127,12 +127,13 @@ def forward(  # noqa: PLR0915
 
 
 _FEW = 6
-"""The most queries for which keys and values are not copied, but read where they are."""
+"""For at most this many queries, keys and values are read where they are, without a copy."""
 
 
 @kernel
 def multiply_by_keys(queries, depth, keys, start, n, flat_k, region, scores):
-    """scores = queries times n of the keys, copied from `start` on, or uncopied in a region."""
+    """scores = queries times n of the keys: those from `start` on in the copies, if there are any,
+    or else those in a region of flat_k."""
     if keys.size:
         multiply(queries, depth, some_columns(keys, start, start + n), 0, scores, False)
     else:
@@ -142,7 +143,8 @@ def multiply_by_keys(queries, depth, keys, start, n, flat_k, region, scores):
 
 @kernel
 def add_values(weights, n, values, start, flat_v, region, acc):
-    """acc += weights times n of the values, copied from `start` on, or uncopied in a region."""
+    """acc += weights times n of the values: those from `start` on in the copies, if there are any,
+    or else those in a region of flat_v."""
     if values.size:
         multiply(weights, n, values, start, acc, True)
         return
@@ -264,8 +266,8 @@ def tile_backward(
 
 @kernel(forceinline=True)
 def exp_minus_in_order(row, peak):
-    """As `exp_minus`, with a sum that zeros at the end do not change, if the row is as wide as
-    `padded_columns`: so the keys that only other queries of a tile see have no influence."""
+    """As `exp_minus`, but zeros at the end of a row do not change a bit of its sum, if its width is
+    that of `padded_columns`. So keys that only other queries of the tile see have no influence."""
     exp_minus(row, peak)
     block = VECTORS * BYTES // row.itemsize
     whole = len(row) // block * block

@@ -39,8 +39,8 @@ def _add_rows(dy, indices, dtable):
 
 @register("cos_and_sin")
 def cos_and_sin(theta: Array) -> Any:
-    """As `functional.rope.cos_and_sin`, entry by entry, so that a position has the same angles in
-    every sequence. Only for `batch_invariant`, since NumPy is faster."""
+    """As `functional.rope.cos_and_sin`, but entry by entry: a position has the same cosines and
+    sines in every sequence. Only for `batch_invariant`, since NumPy is faster."""
     if not batch_invariance.get() or type(theta) is not Array or theta.dtype != np.float64:
         return None
     rows = as_rows(theta)

@@ -1,11 +1,12 @@
-"""A few rows times a matrix, each entry summed in the order of `linear.product`.
+"""A few rows times a matrix; each entry is summed from its first term to its last.
 
     y[r, n] = fma(x[r, M−1], w[M−1, n], … fma(x[r, 0], w[0, n], b[n]))
 
-The weights are read from memory once and where they are, since memory sets the speed, as in
-`few_rows`. If the rows in memory are rows of w (M, N), each is multiplied by an entry of x and
-added to y, which stays in the cache. If w is a transpose, they are columns of w: square blocks of
-them are transposed in the registers. Threads divide the columns of y.
+This is the order of `linear.product` for many rows within `batch_invariant`. As in `few_rows`,
+memory sets the speed, so the weights are not copied, and each is read once. If the rows in memory
+are rows of w (M, N), each is multiplied by an entry of x and added to y, which stays in the cache.
+If w is a transpose, they are columns of w, and square blocks of them are transposed in the
+registers. Threads divide the columns of y.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from .microkernel import BYTES, LONG, add_rows, add_transposed_block, fma, prefe
 from .parallel import share
 
 _WIDE, _DEEP = 32, 8
-"""The blocks of columns and the rows of w that are multiplied at a time: y stays in the L1 cache,
-and memory delivers a few long streams."""
+"""How many blocks of columns and how many rows of w are multiplied at a time: few enough that y
+stays in the L1 cache, and that memory delivers a few long streams."""
 
 
 def product(x: Array, w: Array, b: Array | None) -> Array:
@@ -37,7 +38,7 @@ def product(x: Array, w: Array, b: Array | None) -> Array:
 
 @kernel
 def _rows(chunk, x, w, b, y):
-    """For the rows of w in memory. The range counts blocks of columns, LONG vectors wide."""
+    """If rows of w are rows in memory. The range counts blocks of columns, LONG vectors wide."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
     low, high = first * wide, min(last * wide, w.shape[1])
@@ -49,7 +50,7 @@ def _rows(chunk, x, w, b, y):
 
 @kernel
 def _columns(chunk, x, w, b, y):
-    """For the columns of w in memory, the rows of its transpose. The range counts the blocks."""
+    """If columns of w are rows in memory, those of its transpose. The range counts such blocks."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
     low, high = first * wide, min(last * wide, len(w))
@@ -66,7 +67,7 @@ def _begin(y, b, start, stop):
 
 @kernel
 def add_rows_of_matrix(x, first, w, region, y, to):
-    """Columns of y from `to` on += x[:, first:] times a region (k0, k1, n0, n1) of w."""
+    """Add x[:, first:] times a region (k0, k1, n0, n1) of w to columns of y from `to` on."""
     k0, k1, n0, n1 = region
     row, wide = w.shape[1], LONG * BYTES // w.itemsize
     row_x, row_y = x.strides[0] // x.itemsize, y.strides[0] // y.itemsize
@@ -93,7 +94,7 @@ def _add_row(y, x, w):
 
 @kernel
 def add_columns_of_matrix(x, w, region, y, to):
-    """Columns of y from `to` on += x times the transpose of a region (n0, n1, k0, k1) of w."""
+    """Add x times the transpose of a region (n0, n1, k0, k1) of w to columns of y from `to` on."""
     n0, n1, k0, k1 = region
     row, length = w.shape[1], BYTES // w.itemsize
     row_x, row_y = x.strides[0] // x.itemsize, y.strides[0] // y.itemsize

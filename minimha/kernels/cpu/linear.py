@@ -111,7 +111,7 @@ def product(
 
     sums  (N,), zeros to which the sums of b's columns are added
     to    (M, N), to which the product is added, in place of a new array
-    in_order  whether every entry is one sum over K, from first to last
+    in_order  whether each entry is one sum over K, from the first term to the last
     """
     (m, depth), n = a.shape, b.shape[1]
     c = np.empty((m, n), a.dtype) if to is None else to
@@ -156,8 +156,8 @@ def _product(
     chunk, by_rows, add, how, a, a_transposed, b, b_transposed, bias, operand, c, sums, second
 ):  # fmt: skip
     """Store the product in c and add the sums of b's columns to sums. `second` holds both for the
-    second half of the depth, until all chunks are finished. Parts of a sum are added as `how` says,
-    ADD or CONTINUE."""
+    second half of the depth, until all chunks are finished. `how` says how the parts of a sum are
+    added: ADD or CONTINUE."""
     start, stop = share(chunk)
     (m, n), halves, width = c.shape, 1 + len(second[0]), operand.shape[2]
     count = -(-m // ROWS) if by_rows else _column_blocks(n, operand)
@@ -340,7 +340,7 @@ def _move(x, y, add):
 
 @kernel
 def _add_up(rows, sums, how):
-    """Add the sum of each column to sums, or continue them with each row."""
+    """Add the sum of each column to sums (ADD), or add row after row to sums (CONTINUE)."""
     if how == CONTINUE:
         for i in range(len(rows)):
             for j in range(len(sums)):

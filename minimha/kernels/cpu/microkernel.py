@@ -22,19 +22,19 @@ from numba.extending import intrinsic
 
 VECTORS = 2
 LONG = 8
-"""The vectors of a single row that stay in registers: enough to start two products in each cycle,
-while each takes four."""
+"""How many vectors of a single row stay in registers: a multiplication takes four cycles, so with
+eight vectors a CPU can start two in each cycle."""
 
 STORE, ADD, CONTINUE = range(3)
-"""What a product does with the matrix that it goes to. ADD first sums the products and then adds
-the sum, which is more precise. CONTINUE adds each product to the sum so far, so that a product in
-several parts has the same bits as in one."""
+"""What a matrix product does with the matrix it is written to. ADD first computes the sum of its
+terms and then adds it, which is more precise. CONTINUE adds each term to the entry so far, so a sum
+that is computed in several parts has the same bits as one computed at once."""
 
 
 def _registers() -> tuple[int, int, bool]:
     """The bytes in a vector of the CPU that Numba compiles for, the number of rows that fit into
     its registers, and whether it multiplies and adds vectors in one instruction."""
-    named = config.CPU_FEATURES  # such as "+avx2,+fma": of NUMBA_CPU_FEATURES, "" for a generic CPU
+    named = config.CPU_FEATURES  # NUMBA_CPU_FEATURES, such as "+avx2,+fma"; "" if generic
     if named is None:
         named = get_host_cpu_features()  # without AVX where Numba does not use it
     has = {name[1:]: name[0] == "+" for name in named.split(",") if name}
@@ -63,8 +63,8 @@ def multiply_block(
 
     The arrays are plain memory: a[r, k] is entry start_a + r * row_a + k * step_a, row k of b
     begins at start_b + k * step_b, row r of c at start_c + r * row_c. The sum is stored, added to
-    c, or continued from c: `to` is STORE, ADD or CONTINUE. A bias, unless it is None or c is
-    continued, is added to every row.
+    c, or continued from c: `to` is STORE, ADD or CONTINUE. A bias, if given, is added to every row,
+    but not with CONTINUE.
     """
     number = types.intp
     signature = types.void(
@@ -308,8 +308,8 @@ def fma(typing, a, b, c):
 def sum_in_vectors(typing, x, count):
     """The sum of the first entries of x, for a count that is a multiple of VECTORS vectors.
 
-    Entry j is added to the entry of its column in VECTORS vectors, and their entries are added in
-    pairs at the end. So zeros at the end of x do not change a bit.
+    Entry j is added to partial sum j mod n, where n is the number of entries in VECTORS vectors. At
+    the end the partial sums are added in pairs. So zeros at the end of x do not change a bit.
     """
 
     def generate(context, builder, signature, arguments):

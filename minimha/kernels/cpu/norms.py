@@ -101,7 +101,7 @@ def _backward_in_blocks(chunk, x, weight, bias, statistics, dy, dx, sums):
 
 @strict_kernel
 def _totals_in_order(chunk, x, statistics, dy, totals):
-    """Add dweight and dbias to totals, row by row, so that rows of zeros change nothing. The range
+    """Add dweight and dbias to totals, row by row: rows of zeros then change nothing. The range
     counts the columns."""
     start, stop = share(chunk)
     dweight, dbias = totals[0][start:stop], totals[-1][start:stop]

@@ -72,7 +72,7 @@ def cross_entropy(logits: Array, targets: Array) -> Any:
 
 @strict_kernel
 def _mean(losses):
-    """In this order, as `batch_invariant` promises."""
+    """The mean, summed from first to last, as `batch_invariant` promises."""
     total = 0.0
     for loss in losses:
         total += loss
