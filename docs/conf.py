@@ -26,10 +26,10 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 2
 html_math_renderer = "mathml"
 nb_execution_mode = "force"
-nb_execution_excludepatterns = os.environ.get("MINIMHA_EXECUTED", "").split()  # have their outputs
+nb_execution_excludepatterns = os.environ.get("MINIMHA_EXECUTED", "").split()  # already run
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
-nb_output_stderr = "remove"  # "compiling kernels", with a folder of this machine
+nb_output_stderr = "remove"  # "compiling kernels" names a folder of this machine
 
 highlight_language = "none"
 html_theme = "furo"

@@ -79,7 +79,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.suggest_on_error = False  # the suggestion of Python 3.15 stands before all choices
+        self.suggest_on_error = False  # Python 3.15 would put its own before the list of choices
 
     def error(self, message: str) -> NoReturn:
         if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message):

@@ -23,17 +23,17 @@ def pytest_addoption(parser):
     parser.addoption("--thorough", action="store_true", help=text)
     text = "with --thorough, leave out the tests that passed in this output of pytest -rp"
     parser.addoption("--passed", metavar="FILE", type=Path, help=text)
-    text = "round as another machine does, which this whole number stands for: see other_cpu.py"
+    text = "round as on another machine; each whole number stands for one: see other_cpu.py"
     parser.addoption("--other-cpu", metavar="SEED", type=int, help=text)
 
 
 def pytest_configure(config):
     if config.getoption("numprocesses", None):
-        # pytest-xdist's workers inherit it. With two threads each on two cores, the threads of BLAS
-        # wait for one another: a test of attention took 78 s of processor time in place of 10.
+        # pytest-xdist's workers inherit this. If each of them has two BLAS threads on two cores, the
+        # threads wait for one another: a test of attention took 78 s of processor time, not 10.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     config.addinivalue_line("markers", "thorough: runs only with --thorough")
-    text = "half: about 16-bit floats, which array-api-strict does not have"
+    text = "half: needs 16-bit floats, which array-api-strict does not have"
     config.addinivalue_line("markers", text)
     config.addinivalue_line("markers", "this_cpu(reason): does not run with --other-cpu")
     if config.getoption("--other-cpu") is not None:

@@ -1,4 +1,4 @@
-"""What the generic tests of the records in samples.py share."""
+"""What the generic tests of all records in samples.py have in common."""
 
 import inspect
 from functools import partial

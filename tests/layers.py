@@ -37,8 +37,8 @@ def same_bits(one, other):
 def same_up_to_rounding(one, other):
     """Two outputs of one model agree to the bar of attention, relative to their largest entry.
 
-    The model's weights, or its inputs, may lie in memory in another order, and a CPU may add up the
-    terms of a product in another order then.
+    The weights of the two models may lie in memory in different orders, and a CPU may then add up
+    the terms of a product in different orders.
     """
     assert (one.dtype, one.shape) == (other.dtype, other.shape)
     assert abs(one - other).max() <= BARS[str(one.dtype)] * abs(other).max()

@@ -1,34 +1,35 @@
 """`pytest --other-cpu SEED`: NumPy rounds as it might on another machine.
 
-The last bits of a product of matrices, of a sum, and of functions such as exp depend on the CPU. A
-library adds up the terms of a product in the order that suits the CPU's registers, and in another
-order for other sizes, other strides, or the last few rows. exp of every second entry of an array,
-or of its last few entries, comes from other code than exp of the rest. So two results with the same
-bits here may differ in their last bits elsewhere, and a test that asks for equal bits may hold only
-on its author's machine.
+The last bits of a matrix product, of a sum, and of functions such as exp depend on the CPU. A
+library adds up the terms of a product in the order that suits the CPU's registers, and in a
+different order for other sizes, other strides, or the last few rows. For every second entry of an
+array, or for its last few entries, exp runs other code than for the rest. So two results that have
+the same bits here may differ in their last bits elsewhere, and a test that asks for equal bits may
+pass only on its author's machine.
 
-With this option, each seed stands for another machine, so nobody has to own one:
+With this option, each seed stands for a different machine, so nobody has to own one:
 
-products     `@`, matmul, dot, inner, vdot, einsum, tensordot, … add up the terms before a cut of
-             the depth, then those after it, and add both sums. Where the cut is depends on the seed
-             and on what may change the order on a real machine: the operation, shapes, strides,
-             alignment and the number of threads. The last n mod 8 rows have a cut of their own
+products     `@`, matmul, dot, inner, vdot, einsum, tensordot, … cut the sum over the inner axis in
+             two: they add up the terms before the cut, then those after it, and add both sums.
+             Where the cut is depends on the seed and on what may change the order on a real
+             machine: the operation, shapes, strides, alignment and the number of threads. The last
+             n mod 8 rows have a cut of their own
 sums         sum, mean, var, prod, cumsum, logaddexp.reduce, … have such a cut, too
 functions    exp, log, tanh, sin, erf, powers, … change half of their results by one unit in the
-             last place. Equal values change equally inside an array; in its first and last few
-             entries, and in an array with gaps, they change otherwise
+             last place. Inside an array, equal values change in the same way; in its first and last
+             few entries, and in an array with gaps, they change in another way
 
 So the same call on the same layout always gives the same bits, as on a real machine. What is exact
 stays exact: sums of small integers, exp 0 = 1, tanh x = x for tiny x, zeros, infinities and NaN.
-What every CPU rounds correctly stays untouched: + − × ÷, square roots, the largest, the smallest.
+What every CPU rounds correctly does not change: + − × ÷, square roots, the largest, the smallest.
 
-It reaches NumPy in this process, whoever calls it, but no other process, nor torch, compiled
-kernels and LAPACK. OpenBLAS and Numba bring along code for other CPUs: `.ci/other_cpus` runs it.
+The option reaches all calls of NumPy in this process, but no other process, nor torch, compiled
+kernels or LAPACK. OpenBLAS and Numba contain code for other CPUs, which `.ci/other_cpus` runs.
 
 How it works: a ufunc such as np.matmul, which `@` calls, has a table of compiled loops, one for
-each dtype. Here Python functions that call those loops take their places. Only compiled loops touch
-floating-point numbers then, so that warnings, such as that of an overflow, stay what they were.
-Methods such as np.add.reduce and functions such as np.dot are replaced by name.
+each dtype. Here, Python functions that call these loops take their places in the table. Only the
+compiled loops compute floating-point numbers, so warnings, such as that of an overflow, remain as
+they were. Methods such as np.add.reduce and functions such as np.dot are replaced by name.
 """
 
 import contextlib
@@ -55,24 +56,24 @@ SPECIAL_FUNCTIONS = ["erf", "erfc", "expit", "log_expit", "ndtr", "log_ndtr"]  #
 SUMS = (np.add, np.multiply, np.logaddexp, np.logaddexp2)
 
 ROWS = 8
-"""A kernel computes so many rows or entries at once; other code computes those left over."""
+"""A kernel computes this many rows or entries at once; other code computes the remaining ones."""
 
 ALIGNMENT = 16
-"""Every allocator starts an array at a multiple of it; a view may start elsewhere."""
+"""In bytes. Every allocator starts an array at a multiple of it; a view may start elsewhere."""
 
 SCRATCH = 2**18
-"""Bytes for the second part of a product: few, since some tests measure memory."""
+"""Bytes for the second part of a product; few, since some tests measure memory."""
 
 UNSET = np._NoValue
 """NumPy's mark for an argument that was not given."""
 
 machine = None
-"""The seed of the machine that NumPy now rounds as, or None: as it does by itself."""
+"""The seed of the machine whose rounding NumPy has now; None for its own rounding."""
 
 
 @contextlib.contextmanager
 def other_cpu(seed):
-    """In this block NumPy rounds as on the machine of this seed, or as it does by itself if None."""
+    """In this block NumPy rounds as on the machine of this seed; with None, it rounds as usual."""
     global machine  # noqa: PLW0603
     before = machine
     _install()
@@ -85,7 +86,7 @@ def other_cpu(seed):
 
 @functools.cache
 def _install():
-    """Replace the loops, methods and functions; while machine is None they do what they did."""
+    """Replace the loops, methods and functions. While machine is None, they change nothing."""
     for name, axes in PRODUCTS.items():
         if hasattr(np, name):  # NumPy 2.2 brought matvec and vecmat
             _replace_loops(getattr(np, name), functools.partial(_product, axes))
@@ -101,7 +102,7 @@ def _install():
 
 
 def _drawn(*facts):
-    """A number that looks random; the same facts on the same machine give the same one."""
+    """A pseudo-random number, determined by the facts and the machine."""
     return zlib.crc32(repr((machine, *facts)).encode())
 
 
@@ -191,7 +192,7 @@ def _product(letters, name, types, loop):
         return increase(y, [step[2][axis] for axis in kept], second)
 
     def increase(y, steps, second):
-        """Add an array to the result at y, in as few calls as its layout allows."""
+        """Add the array `second` to the result at y, in as few calls as its layout allows."""
         if tuple(steps) == second.strides or second.ndim == 1:
             s = steps[-1] if second.ndim == 1 else dtype.itemsize
             add([y, second.ctypes.data, y], [second.size], [s, dtype.itemsize, s])
@@ -356,7 +357,7 @@ def _part(x, axis, *bounds):
 
 
 def _rounds(ufunc, x, dtype, out):
-    """Whether a sum or product of these entries rounds."""
+    """Whether a sum or product of these entries is rounded."""
     if machine is None or ufunc not in SUMS or type(x) is not np.ndarray or not x.ndim:
         return False
     target = dtype or (out.dtype if isinstance(out, np.ndarray) else x.dtype)

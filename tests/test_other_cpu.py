@@ -1,4 +1,4 @@
-"""The option --other-cpu: what it rounds otherwise, what stays exact, and how far it goes."""
+"""The option --other-cpu: which results change, by how much, and what it reaches."""
 
 import itertools
 import os
@@ -17,12 +17,12 @@ SEEDS = pytest.mark.parametrize(
 )
 LETTERS = "fdFD"
 WIDE = {"e": "d", "f": "d", "d": "g", "F": "D", "D": "G"}
-"""A dtype whose rounding is small beside that of another."""
+"""For each dtype, one whose rounding errors are much smaller."""
 
 
 @pytest.fixture(autouse=True)
 def here():
-    """Outside other_cpu NumPy rounds as it does by itself, even if the option is given."""
+    """Outside other_cpu NumPy rounds as usual, even if the option is given."""
     with other_cpu(None):
         yield
 
@@ -174,7 +174,7 @@ def test_functions_change_by_one_unit_in_the_last_place(f, letter, seed, rng):
     here = f(x)
     with other_cpu(seed):
         there = f(x)
-        assert differ(there[:30], f(x[:30].copy()))  # whose last entries are others
+        assert differ(there[:30], f(x[:30].copy()))  # its last few entries
         assert differ(there[::2], f(x[::2]))
     assert 0.3 < (here != there).mean() < (0.6 if letter in "efd" else 0.9)
     for part in (np.real, np.imag):

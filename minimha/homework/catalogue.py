@@ -27,7 +27,7 @@ def course() -> dict[str, Task]:
 def run_file(path: Path, name: str) -> dict[str, Any]:
     """The names that a file defines, run as a module of its own with this name."""
     module = types.ModuleType(name)
-    del module.__spec__  # without a loader, Python 3.15 warns whenever it shows a traceback
+    del module.__spec__  # it has no loader: Python 3.15 would warn in every traceback
     module.__file__ = str(path)
     sys.modules[name] = module  # dataclasses look their module up
     exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))

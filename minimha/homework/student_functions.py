@@ -30,7 +30,7 @@ class Own(NamedTuple):
         if self.path.suffix == ".py":
             return student_files.load(self.path, name)
         module, file = types.ModuleType(name), f"{self.path}: {name}"
-        del module.__spec__  # without a loader, Python 3.15 warns whenever it shows a traceback
+        del module.__spec__  # it has no loader: Python 3.15 would warn in every traceback
         text = self.source.decode()
         linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
         code = compile(text, file, "exec", dont_inherit=True)

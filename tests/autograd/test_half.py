@@ -1,4 +1,4 @@
-"""16-bit floats: every operation gives what it gives in float32, rounded once.
+"""16-bit floats: every result of an operation is that of float32, rounded once.
 
 The cases of each record in samples.py are tried as they are, with large and with small inputs, and
 with one of their axes thousands of entries long.
@@ -18,7 +18,7 @@ from minimha_autograd import Tensor, backend, detect_anomaly, operation, ops
 pytestmark = pytest.mark.half
 
 LONG = 6000
-"""Entries of a long axis: a sum of so many ones stops growing in 16 bits, and squares overflow."""
+"""The length of a long axis: in 16 bits, a sum of this many ones would stop growing."""
 
 CHANGES = {
     "as they are": lambda x, k: x,
@@ -28,7 +28,7 @@ CHANGES = {
     "the first far from 0": lambda x, k: x if k else x + 3000,
     "small": lambda x, k: x / 1000,
 }
-"""What becomes of input k. float16 ends at 65504, so that squares of 400 are infinite there."""
+"""How input k is changed. The largest float16 is 65504, so the square of 400 is infinite."""
 
 
 class Half:
@@ -59,14 +59,14 @@ class Half:
         yield from zip(self.pull(*dys), self.pull_wide(*map(self.widened, dys)), strict=True)
 
     def cotangents(self):
-        """Positive numbers, so that sums grow."""
+        """Positive numbers, so that their sums grow."""
         rng, astype = np.random.default_rng(0), self.place.xp.astype
         drawn = [rng.uniform(0.5, 2, tuple(y.shape)).astype("float32") for y in self.ours]
         return [astype(self.place(x), y.dtype) for x, y in zip(drawn, self.ours, strict=True)]
 
     def of_absolute_values(self):
-        """Each value and gradient if no number were negative: the sum of the absolute values of the
-        terms, for a sum of products."""
+        """Each value and gradient, computed from absolute values: for a sum of products, this is
+        the sum of the absolute values of its terms."""
         positive = [abs(x) if backend.is_floating(x) else x for x in self.inputs]
         values, pullback = self._computed([self.widened(x) for x in positive])
         yield from values
@@ -78,7 +78,7 @@ def is_drawn(x):
 
 
 def changed(case, change):
-    """The case with another number in place of each entry of its floating-point inputs."""
+    """The case with each entry of its floating-point inputs changed."""
     other = copy.copy(case)
     other.inputs = tuple(
         np.asarray(change(x, k)) if is_drawn(x) else x for k, x in enumerate(case.inputs)
@@ -111,7 +111,7 @@ each = [
 
 
 def axes_of_their_own(case):
-    """The lengths of axes that no array has twice, so that nothing becomes long in two axes."""
+    """The lengths that occur at most once in each array, so that no array gets two long axes."""
     shapes = [x.shape for x in (*case.inputs, *case.settings.values()) if hasattr(x, "shape")]
     lengths = {n for shape in shapes for n in shape if n > 1}
     return sorted(n for n in lengths if all(shape.count(n) < 2 for shape in shapes))
@@ -120,8 +120,8 @@ def axes_of_their_own(case):
 def assert_rounded_once(sample, products=False):
     """Each result has the bits of the one in float32, after rounding.
 
-    On a device, products of matrices may differ by one unit in the last place of the sum of the
-    absolute values of their terms: they are rounded before a bias is added.
+    On a device, products of matrices are rounded before a bias is added. So they may differ by one
+    unit in the last place of the sum of the absolute values of their terms.
     """
     on_device = products and not backend.on_host(sample.ours[0])
     sums = sample.of_absolute_values() if on_device else itertools.repeat(0.0)
@@ -148,15 +148,15 @@ def as_float64(x):
 
 
 def by_kernels_for_16_bits(case, place):
-    """Whether a kernel for GPUs computes attention, which also rounds the weights to 16 bits, so
-    that the bound is that of attention_paths.BARS: its tests apply it."""
+    """Whether a kernel for GPUs computes attention. It also rounds the weights to 16 bits, so its
+    own tests apply the larger bound of attention_paths.BARS."""
     name = case.settings.get("implementation")
     return name is not None and named("attention", name).native(place(np.zeros(1)))
 
 
 @pytest.fixture(params=["float16", "bfloat16"])
 def dtype(request, place):
-    """Both dtypes of 16 bits, where the place has them."""
+    """Both 16-bit dtypes, where the place has them."""
     if request.param == "bfloat16" and backend.indexes_as_numpy(place.xp):
         return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
     if not hasattr(place.xp, request.param):
@@ -181,14 +181,14 @@ def test_every_result_is_that_of_float32_rounded_once(sample, place, dtype):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("record", each)
 def test_every_result_of_a_long_input_is_that_of_float32_rounded_once(record, place, dtype):
-    """Each axis of the first case that accepts it is lengthened in turn."""
+    """In the first case that accepts a long axis, each axis is lengthened in turn."""
     for case in record.cases:
         accepted = False
         for length in axes_of_their_own(case):
             try:
                 sample = Half(record, lengthened(case, length), place, dtype)
             except (ValueError, IndexError, TypeError):
-                continue  # another axis, or a setting, has to be as long
+                continue  # another axis or a setting would have to grow, too
             accepted = True
             try:
                 assert_rounded_once(sample, record.products)
@@ -203,7 +203,7 @@ def test_every_result_of_a_long_input_is_that_of_float32_rounded_once(record, pl
 
 @pytest.mark.parametrize("uses", [1, 3000])
 def test_a_gradient_is_rounded_once_when_all_its_parts_have_been_added(uses, place, dtype):
-    """Also where each part would be 0 in 16 bits: the smallest float16 is 6e-8."""
+    """Even where each part would be 0 in 16 bits: float16 rounds numbers below 3e-8 to 0."""
     xp = place.xp
     x = Tensor(xp.ones(3, dtype=dtype, device=place.device), requires_grad=True)
     for part, bound in ((1.0, 3000.0), (2.0**-26, 3000 * 2.0**-26)):

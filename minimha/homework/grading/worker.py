@@ -56,7 +56,7 @@ def load_minimha() -> None:
 def _loaded(name: str, file: str) -> types.ModuleType:
     path = os.path.join(os.path.dirname(__file__), file)
     sys.modules[name] = module = types.ModuleType(name)
-    del module.__spec__  # without a loader, Python 3.15 warns whenever it shows a traceback
+    del module.__spec__  # it has no loader: Python 3.15 would warn in every traceback
     with open(path, encoding="utf-8") as source:
         exec(compile(source.read(), path, "exec"), vars(module))
     return module

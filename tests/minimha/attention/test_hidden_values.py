@@ -89,8 +89,8 @@ def reach(case, name, where, cotangent):
 
 
 def same(x, y):
-    """Whether results with a hidden NaN and without are equal, to the bar: where some entries are
-    not finite, other products are formed, of matrices with another layout."""
+    """Whether results with and without a hidden NaN agree to the bar. They may differ by rounding:
+    if some entries are not finite, matrices with other layouts are multiplied."""
     return abs(x - y).max(initial=0) <= BARS[str(y.dtype)] * abs(y).max(initial=0)
 
 

@@ -140,7 +140,7 @@ def test_no_later_key_or_value_reaches_earlier_positions_even_if_it_is_nan(form,
 
 
 def assert_close_rows(found, expected):
-    """Equal up to rounding: where a NaN is, other products are formed."""
+    """Equal up to rounding: with a NaN, other products are computed."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * abs(expected).max())
 
 

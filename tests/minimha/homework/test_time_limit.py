@@ -1,4 +1,4 @@
-"""What computes or waits for ever is stopped; a right answer beside busy processes is not."""
+"""A function that computes or waits for ever is stopped; a right answer on a busy machine is not."""
 
 import contextlib
 import subprocess
@@ -38,7 +38,7 @@ def test_the_limit_is_on_what_is_computed_and_the_clock_alone_counts_six_times(
 
 @pytest.fixture
 def limits(monkeypatch):
-    """0.5 s of processor time in a check; on the clock much more, as the machine may be busy."""
+    """0.5 s of processor time for a check; much more on the clock, as the machine may be busy."""
     monkeypatch.setattr(student_files, "SECONDS", 0.5)
     monkeypatch.setattr(time_limit, "PATIENCE", 200)
     return Limits(seconds=0.5, megabytes=250)

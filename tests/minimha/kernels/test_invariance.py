@@ -32,7 +32,7 @@ DRAWS = [pytest.param(seed, marks=pytest.mark.thorough if seed >= 6 else ()) for
 
 
 class Case(NamedTuple):
-    """A model, tokens (B, T), and cotangents of the logits that are 0 but for the first `end`
+    """A model, tokens (B, T), and a cotangent of the logits that is 0 except at the first `end`
     positions of one sequence."""
 
     model: mh.GPT
@@ -43,7 +43,7 @@ class Case(NamedTuple):
 
 
 def drawn(kind: str, seed: int) -> Case:
-    """Odd and even widths, so that entries are at all places of vectors and blocks."""
+    """With odd and even widths, so that entries are at all places of vectors and blocks."""
     rng = np.random.default_rng(seed)
     heads = int(rng.choice([2, 4, 6]))
     sizes = {"d_model": 2 * heads * int(rng.integers(1, 17)), "hidden": int(rng.integers(2, 300))}
@@ -122,8 +122,8 @@ def test_the_number_of_threads_does_not_change_a_bit(kind):
     pytest.param(seed, marks=pytest.mark.thorough if seed >= 2 else ()) for seed in range(20)
 ])  # fmt: skip
 def test_long_attention_has_the_same_bits_alone_cut_off_and_for_the_last_query(seed):
-    """With more keys than a tile holds, 1,536 in the forward and 384 in the backward. Outside the
-    block, the height of tiles depends on the number of keys."""
+    """With more keys than fit into a tile: 1,536 in the forward pass, 384 in the backward pass.
+    Outside the block, the height of tiles depends on the number of keys."""
     rng = np.random.default_rng(seed)
     groups, per_group, width = (int(rng.integers(1, n)) for n in (4, 3, 40))
     length = int(rng.integers(1540, 1800))

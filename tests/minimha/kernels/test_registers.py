@@ -1,4 +1,4 @@
-"""The blocks of the products fit the registers of the CPU that Numba compiles for, not of this one."""
+"""Blocks of products fit the registers of the CPU that Numba compiles for, not those of this CPU."""
 
 import json
 import os

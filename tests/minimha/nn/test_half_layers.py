@@ -120,9 +120,9 @@ def cast(module, dtype):
 @pytest.mark.parametrize("dtype", HALF_A_UNIT)
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_in_16_bits_are_those_of_float32(name, dtype, rng):
-    """Relative to the norm of each array, or to 1/30 of the longest where that is small: some true
-    gradients are 0. The bound leaves room for the roundings one after the other of two blocks; up
-    to 3.2 were seen. A sum that stops growing is off by hundreds."""
+    """Errors are relative to the norm of each array, or to 1/30 of the largest norm if that is more,
+    since some true gradients are 0. In units of a single rounding, the bound is 8, because two
+    blocks round several times; we saw up to 3.2. A sum that stops growing is off by hundreds."""
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")  # it adds the dtype
     make, draw = LAYERS[name]

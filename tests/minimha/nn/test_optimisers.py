@@ -247,9 +247,9 @@ def half(numbers, dtype):
     ],
     ids=["SGD", "Adam", "AdamW"],
 )
-def test_a_parameter_of_16_bits_goes_the_way_of_one_in_float32(make, dtype):
-    """200 steps, each smaller than the distance to the next number, with gradients whose squares
-    leave the range of float16 on either side."""
+def test_a_parameter_of_16_bits_follows_one_in_float32(make, dtype):
+    """Over 200 steps, each smaller than the distance to the next 16-bit number, with gradients whose
+    squares are too large or too small for float16."""
     p = half([1.0, -2.0, 3.0, 100.0], dtype)
     gradients = np.array([300, 1e-5, -0.4, 1.0]).astype(dtype)
     q = mh.Tensor(p.data.astype("float32"), requires_grad=True)
