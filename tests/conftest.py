@@ -29,9 +29,10 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if config.getoption("numprocesses", None):
-        # pytest-xdist's workers inherit this. If each of them has two BLAS threads on two cores, the
+        # pytest-xdist's workers inherit this. If each of them has two threads on two cores, the
         # threads wait for one another: a test of attention took 78 s of processor time, not 10.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of NumPy
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # of PyTorch
     config.addinivalue_line("markers", "thorough: runs only with --thorough")
     text = "half: needs 16-bit floats, which array-api-strict does not have"
     config.addinivalue_line("markers", text)

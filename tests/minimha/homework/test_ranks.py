@@ -126,7 +126,7 @@ def delay(monkeypatch, is_late):
     def late(of_rank):
         def call(comm, *arguments):
             if is_late(comm):
-                time.sleep(0.003)
+                time.sleep(0.0005)
             return of_rank(comm, *arguments)
 
         return call
