@@ -421,6 +421,7 @@ def _replace_dots():
         np.inner: lambda a, b: (a.ndim - 1, b.ndim - 1),
     }
     others = {id(f): (f, _dot(f, axes)) for f, axes in ends.items()}
+    _make_known_to_numba(others[id(np.dot)][1])
     others[id(np.vdot)] = np.vdot, _vdot(np.vdot)
     others[id(einsumfunc.c_einsum)] = einsumfunc.c_einsum, _einsum(einsumfunc.c_einsum)
     for module in [m for name, m in sys.modules.items() if name.partition(".")[0] == "numpy"]:
@@ -430,6 +431,16 @@ def _replace_dots():
     _replace_method(
         np.ndarray, "dot", lambda method: lambda self, b, out=None: np.dot(self, b, out)
     )
+
+
+def _make_known_to_numba(dot):
+    """Let kernels that are compiled from now on contain Numba's own dot where they say np.dot."""
+    with contextlib.suppress(ImportError):
+        from numba.extending import overload
+        from numba.np import linalg
+
+        overload(dot)(linalg.dot_2)
+        overload(dot)(linalg.dot_3)
 
 
 def _rounding_arrays(*arrays):

@@ -45,7 +45,7 @@ def test_the_notebook_is_made_from_its_source(source, chapter):
 
 
 def test_a_chapter_has_no_outputs_and_no_solutions(chapter):
-    assert chapter.stat().st_size < 60_000
+    assert chapter.stat().st_size < 100_000  # no pictures inside
     for cell in nbformat.read(chapter, as_version=4).cells:
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None

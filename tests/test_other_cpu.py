@@ -276,3 +276,12 @@ def test_one():
 def test_two():
     assert not part.all()
 """
+
+
+def test_kernels_compiled_under_the_option_contain_numbas_own_dot(rng):
+    numba = pytest.importorskip("numba")
+    a = rng.standard_normal((4, 7))
+    b = rng.standard_normal((7, 5))
+    with other_cpu(1):
+        kernel = numba.njit(lambda a, b: np.dot(a, b))
+        assert kernel(a, b) == pytest.approx(a @ b)
