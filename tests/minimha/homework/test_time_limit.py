@@ -103,7 +103,8 @@ STOPPED = threading.Event()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs an alarm")
 @pytest.mark.parametrize("call", [
-    loops, catches_everything, catches_and_starts_again, adds_up_a_range, multiplies,
+    loops, catches_everything, catches_and_starts_again, adds_up_a_range,
+    pytest.param(multiplies, marks=pytest.mark.this_cpu("no error can leave the option's loops")),
     spins_in_a_thread, spins_on_a_rank,
 ])  # fmt: skip
 @pytest.mark.usefixtures("limits")
