@@ -46,9 +46,10 @@ from .matmul import (
     right_of_transpose,
     some_columns,
 )
-from .microkernel import BYTES, VECTORS, copy_vector, sum_in_vectors
 from .parallel import share
+from .registers import BYTES, VECTORS
 from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
+from .vectors import copy_vector, sum_in_vectors
 
 GRAIN = 32
 """Keys are skipped in multiples of this number, which is a multiple of the columns of a block on
@@ -147,7 +148,7 @@ def add_values(weights, n, values, start, flat_v, region, acc):
         multiply(weights, n, values, start, acc, True)
         return
     sums = np.zeros_like(acc)
-    add_rows_of_matrix(weights, 0, flat_v, region, sums, 0)
+    add_rows_of_matrix(weights, flat_v, region, sums, 0)
     for i in range(len(acc)):
         for x in range(region[3] - region[2]):
             acc[i, x] += sums[i, x]
