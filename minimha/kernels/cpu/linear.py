@@ -58,7 +58,7 @@ def linear_maps(
             return few, lambda *dys: (None,) * len(wanted)
         if no_vectors():
             return None
-    if not _fit(x, ws, bs):
+    if not _supported(x, ws, bs):
         return None
 
     shape = x.shape
@@ -88,17 +88,18 @@ def linear_maps(
             dy = as_rows(given)
             if wants_x:
                 dx = product(dy, saved_ws[k].T, to=dx, in_order=invariant)
-            db = dbs[k] = np.zeros(dy.shape[1], dy.dtype) if wants_bs[k] else None
+            if wants_bs[k]:
+                dbs[k] = np.zeros(dy.shape[1], dy.dtype)
             if wants_ws[k]:
-                dws[k] = product(saved_rows.T, dy, sums=db, in_order=invariant)
-            elif db is not None:
-                _add_up(dy, db, CONTINUE if invariant else ADD)
+                dws[k] = product(saved_rows.T, dy, sums=dbs[k], in_order=invariant)
+            elif wants_bs[k]:
+                _add_up(dy, dbs[k], CONTINUE if invariant else ADD)
         return None if dx is None else dx.reshape(shape), *dws, *dbs
 
     return ys, pullback
 
 
-def _fit(x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...]) -> bool:
+def _supported(x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...]) -> bool:
     """Whether the kernels support these arrays."""
     given = [b for b in bs if b is not None]
     if not are_floats(x, *ws, *given) or x.ndim < 2:
@@ -188,7 +189,9 @@ def _product(
         if by_rows:
             region = first * ROWS, min(last * ROWS, m), 0, n
         ks = h * depth // halves, (h + 1) * depth // halves
-        to, added = (second_c[0], second_sums[0, : sums.size]) if h else (c, sums)
+        to, added = c, sums
+        if h == 1:
+            to, added = second_c[0], second_sums[0, : sums.size]
         if first < last:
             _region(
                 region, ks, add, how, a, a_transposed, b, b_transposed, bias, added, operand, to
@@ -224,6 +227,8 @@ def _region(  # noqa: PLR0915
 
     for left in range(low, high, _WIDE):
         edge = min(left + _WIDE, high)
+
+        # A column more than whole blocks is computed at the end.
         one_more = (edge - left) % width == 1 and how == ADD
         if one_more:
             edge -= 1
@@ -243,6 +248,8 @@ def _region(  # noqa: PLR0915
                 m1 = min(m0 + _HIGH, bottom)
                 whole_rows = m0 if a_transposed else m1 - (m1 - m0) % ROWS
                 _copy_blocks(a, a_transposed, (whole_rows, m1, k0, k1), copies)
+
+                # Where the other rows are: their start, and distances as in `_blocks`.
                 left_operand = flat_a
                 place = m0 * depth + k0, ROWS * depth, depth, 1
                 if far_apart:
@@ -255,6 +262,8 @@ def _region(  # noqa: PLR0915
                     n0 = left + p * width
                     n1 = min(n0 + width, edge)
                     panel = panels[p : p + 1]
+
+                    # The sums begin with the bias, those of the next depths with 0.
                     begin[:] = 0
                     if bias.size and k0 == 0:
                         begin[: n1 - n0] = bias[n0:n1]
