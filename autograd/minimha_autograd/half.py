@@ -20,25 +20,34 @@ from .backend import Array, namespace
 
 def widened(x: Any) -> Any:
     """An array of 16-bit floats as one of float32; anything else unchanged."""
-    return namespace(x).astype(x, namespace(x).float32) if backend.is_half(x) else x
+    if not backend.is_half(x):
+        return x
+    xp = namespace(x)
+    return xp.astype(x, xp.float32)
 
 
 def rounded(x: Any, dtype: Any) -> Any:
     """An array of float32 as one of a dtype of 16 bits; anything else unchanged."""
-    is_wide = backend.is_array(x) and x.dtype == namespace(x).float32
-    return namespace(x).astype(x, dtype) if is_wide else x
+    if not backend.is_array(x):
+        return x
+    xp = namespace(x)
+    return xp.astype(x, dtype) if x.dtype == xp.float32 else x
 
 
 def in_float32(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Callable[..., Any]]:
     """The value and the pullback of a function, on 16-bit floats computed in float32. The value is
     rounded once; the gradients stay float32, for the tape to round."""
-    dtypes = [x.dtype for x in arrays if backend.is_half(x)]
-    if not dtypes:
+    halves = [x for x in arrays if backend.is_half(x)]
+    if not halves:
         return function(*arrays)
+    dtype = halves[0].dtype
+
     value, pullback = function(*map(widened, arrays))
     if type(value) is tuple:
-        value = tuple([rounded(y, dtypes[0]) for y in value])
-    return rounded(value, dtypes[0]), of_wide(pullback)
+        value = tuple([rounded(y, dtype) for y in value])
+    else:
+        value = rounded(value, dtype)
+    return value, of_wide(pullback)
 
 
 def of_wide(pullback: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,8 +63,8 @@ def always(*_: Any) -> bool:
 def alike(*arrays: Any) -> bool:
     """Native for arrays of one shape: the sum, difference or product of two entries is rounded
     once. A number beside an array would be rounded first, and broadcasting needs a sum."""
-    shapes = {x.shape if backend.is_array(x) else None for x in arrays}
-    return len(shapes) == 1 and None not in shapes
+    shapes = [x.shape for x in arrays if backend.is_array(x)]
+    return len(shapes) == len(arrays) and len(set(shapes)) == 1
 
 
 def on_device(*arrays: Array) -> bool:

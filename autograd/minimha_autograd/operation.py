@@ -90,26 +90,38 @@ def operation(
             describes=describes, narrow=narrow, native=native,
         )  # fmt: skip
     signature = Signature(function, requirement, converts, settings, describes, narrow, native)
-    name, arity, call = signature.name, signature.arity, signature.call
+    name = signature.name
+    arity = signature.arity
+    call = signature.call
 
     @functools.wraps(function)
     def lifted(*inputs: Any, **given: Any) -> Any:
         if given or len(inputs) != arity:
             inputs, given = signature.bind(inputs, given)
-        open_blocks, variable, recorded = modes.get(), None, False
+        open_blocks = modes.get()
+
+        # The arrays, and for those whose gradient is wanted their edges and shapes.
+        variable = None
+        recorded = False
         arrays, edges, shapes = [], [], []
         for x in inputs:
             edge = shape = None
             if isinstance(x, Variable):
-                variable, x = x, x._data  # noqa: PLW2901
+                variable = x
+                x = variable._data  # noqa: PLW2901
                 if variable._edge is not None and not open_blocks.no_grad:
-                    edge, shape, recorded = variable._edge, x.shape, True
+                    edge = variable._edge
+                    shape = x.shape
+                    recorded = True
             elif type(x) not in backend.known:
                 x = backend.number(x)  # noqa: PLW2901
             arrays.append(x)
             edges.append(edge)
             shapes.append(shape)
+
         value, values, pullback, dtype, half = call(arrays, edges, given, recorded)
+
+        # Values of Tensors are Tensors.
         if variable is not None:
             node = None
             if recorded:
@@ -130,13 +142,18 @@ def operation(
             wanted = tuple(map(backend.is_floating, bound))
         value, values, pullback, dtype, half = call(bound, wanted, given, recorded=False)
         result = tuple(values) if type(value) is tuple else values[0]
-        if not any(wanted):  # within no_grad, or of integers: nothing to guard
+
+        # Within no_grad, or of integers, there is nothing to guard.
+        if not any(wanted):
             return result, lambda *_: (None,) * len(bound)
         shapes = [x.shape if want else None for x, want in zip(bound, wanted)]  # noqa: B905
-        return result, Node(signature, pullback, (), shapes, dtype, len(values), half).pullback
+        node = Node(signature, pullback, (), shapes, dtype, len(values), half)
+        return result, node.pullback
 
     made: Any = lifted
-    made.with_pullback, made.function, made.__signature__ = with_pullback, function, signature.shown
+    made.with_pullback = with_pullback
+    made.function = function
+    made.__signature__ = signature.shown
     registry[f"{function.__module__}.{function.__name__}"] = made
     return made
 
@@ -160,17 +177,25 @@ class Signature:
         native: Callable[..., bool] | None,
     ) -> None:
         parameters = list(inspect.signature(function).parameters.values())
-        self.name, self.wanted = function.__name__, any(p.name == "wanted" for p in parameters)
+        self.name = function.__name__
+        self.wanted = any(p.name == "wanted" for p in parameters)
         parameters = [p for p in parameters if p.name != "wanted"]
         self.shown = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
-        self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
         arrays = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        self.arrays, self.arity = tuple(p.name for p in arrays), len(arrays)
+        self.arrays = tuple(p.name for p in arrays)
+        self.arity = len(arrays)
         self.settings = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self._array_names = frozenset(self.arrays)
         self._optional = {p.name for p in arrays if p.default is None}
-        self._function, self._requirement, self._converts = function, requirement, converts
-        self._not_arrays, self._describes, self._narrow = settings, describes, narrow
+
+        self._function = function
+        self._requirement = requirement
+        self._converts = converts
+        self._not_arrays = settings
+        self._describes = describes
+        self._narrow = narrow
         self._native = native
         self._dtypes: dict[Any, tuple[Any, bool]] = {}
 
@@ -181,14 +206,18 @@ class Signature:
         whether that has 16 bits."""
         if self.wanted:
             settings["wanted"] = tuple(map(bool, wanted)) + (False,) * (self.arity - len(wanted))
+
+        # The dtype is computed once for each combination of types.
         kinds = tuple([(type(x), getattr(x, "dtype", None)) for x in arrays])
         known = self._dtypes.get(kinds)
         if known is None:
             known = self._dtypes[kinds] = self._common_dtype(arrays)
         dtype, half = known
+
         wide = half and not (self._native and self._native(*arrays))
         try:
-            result = self._function(*(self._widened(arrays) if wide else arrays), **settings)
+            inputs = self._widened(arrays) if wide else arrays
+            result = self._function(*inputs, **settings)
             if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
                 raise TypeError(
                     "an operation must return (value, pullback); pullback is a function"
@@ -196,6 +225,7 @@ class Signature:
             value, pullback = result
             if wide:
                 pullback = of_wide(pullback)
+
             if isinstance(value, list):
                 raise TypeError("it must return several values as a tuple, not as a list")
             values = list(value) if type(value) is tuple else [value]
@@ -208,6 +238,7 @@ class Signature:
                     refusals.check_dtype(y, None if self._converts else dtype, recorded)
         except Exception as error:
             raise self._explained(error, arrays, settings) from error
+
         if modes.get().detect_anomaly:
             debug.check_values(self.name, self.labelled(arrays) | settings, values)
         return value, values, pullback, dtype, half
@@ -219,14 +250,13 @@ class Signature:
 
     def _common_dtype(self, arrays: list[Any]) -> tuple[Any, bool]:
         """The dtype of the floating-point arrays, and whether it has 16 bits."""
-        labelled = self.labelled(arrays)
-        present = {
-            name: x
-            for name, x in labelled.items()
-            if name not in self._not_arrays
-            if not (name in self._narrow and getattr(getattr(x, "dtype", None), "itemsize", 8) <= 2)
-        }
-        dtype = refusals.common_dtype(self.name, present, self._optional)
+        alike = {}
+        for name, x in self.labelled(arrays).items():
+            itemsize = getattr(getattr(x, "dtype", None), "itemsize", 8)
+            differs = name in self._narrow and itemsize <= 2
+            if name not in self._not_arrays and not differs:
+                alike[name] = x
+        dtype = refusals.common_dtype(self.name, alike, self._optional)
         return dtype, getattr(dtype, "itemsize", 0) == 2
 
     def _explained(

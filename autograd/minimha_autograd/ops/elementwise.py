@@ -24,10 +24,12 @@ def _real(x: Array) -> Array:
 
 
 def _sign(x: Array) -> Array:
-    return namespace(x).astype(namespace(x).sign(_real(x)), x.dtype)
+    xp = namespace(x)
+    return xp.astype(xp.sign(_real(x)), x.dtype)
 
 
-_FUNCTIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {  # y = f(x) and its derivative f′(x)
+# y = f(x) and its derivative f′(x)
+_FUNCTIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "negative": ("−x", "−1", lambda _: -1),
     "abs": ("|x|", "sign x, which is 0 at 0", _sign),
     "exp": ("eˣ", "y", lambda y: y),
@@ -44,7 +46,9 @@ _FUNCTIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {  # y = f(x) and i
         lambda x: 2 / math.sqrt(math.pi) * namespace(x).exp(-x * x),
     ),
 }
-_OTHERWISE: dict[str, Callable[[Array], Array]] = {  # missing or different in the standard
+
+# Those that the standard lacks or computes differently.
+_OTHERWISE: dict[str, Callable[[Array], Array]] = {
     "abs": lambda x: _sign(x) * x if is_complex(x) else namespace(x).abs(x),
     "erf": backend.erf,
 }
@@ -53,18 +57,28 @@ _OTHERWISE: dict[str, Callable[[Array], Array]] = {  # missing or different in t
 def _unary(name: str) -> Operation:
     """An operation from the table, which saves what its derivative needs: x, y, or nothing."""
     formula, derivative, slope = _FUNCTIONS[name]
-    otherwise, (argument,) = _OTHERWISE.get(name), inspect.signature(slope).parameters
+    (argument,) = inspect.signature(slope).parameters
+    otherwise = _OTHERWISE.get(name)
 
     def function(x: Array) -> tuple[Array, Pullback]:
         y = (otherwise or getattr(namespace(x), name))(x)
-        saved = x if argument == "x" else y if argument == "y" else None
-        # looked up, since guarding a function in the closure takes longer
-        return y, lambda dy: (dy * _FUNCTIONS[name][2](saved),)
+        saved = None
+        if argument == "x":
+            saved = x
+        elif argument == "y":
+            saved = y
+
+        def pullback(dy: Array) -> tuple[Array]:
+            # Looked up again, since guarding a function in the closure takes longer.
+            _, _, slope = _FUNCTIONS[name]
+            return (dy * slope(saved),)
+
+        return y, pullback
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"y = {formula}.   dx = dy · {derivative}."
-    exact = name in ("negative", "abs")
-    lifted: Operation = operation(function, native=always if exact else None)
+    is_exact = name in ("negative", "abs")
+    lifted: Operation = operation(function, native=always if is_exact else None)
     return lifted
 
 
@@ -88,20 +102,32 @@ def subtract(a: Array, b: Array) -> tuple[Array, Pullback]:
 @operation(requirement=broadcasting, native=alike)
 def multiply(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a · b.   da = dy · b, db = dy · a."""
+    wants_a, wants_b = wanted
     y = a * b
-    a, b = a if wanted[1] else None, b if wanted[0] else None  # free what no gradient needs
-    return y, lambda dy: (None if b is None else dy * b, None if a is None else dy * a)
+
+    # Free what no gradient needs.
+    saved_a = a if wants_b else None
+    saved_b = b if wants_a else None
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        da = None if saved_b is None else dy * saved_b
+        db = None if saved_a is None else dy * saved_a
+        return da, db
+
+    return y, pullback
 
 
 @operation(requirement=broadcasting)
 def divide(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a / b.   da = dy / b, db = −dy · y / b."""
+    _, wants_b = wanted
     y = a / b
-    ratio = y if wanted[1] else None
+    saved_y = y if wants_b else None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = dy / b
-        return da, None if ratio is None else -da * ratio
+        db = None if saved_y is None else -da * saved_y
+        return da, db
 
     return y, pullback
 
@@ -112,19 +138,24 @@ def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullbac
     xp = namespace(a, b)
     if is_array(a) and is_array(b) and not (is_floating(b) or is_complex(b)):
         b = xp.astype(b, a.dtype)  # b − 1 would leave the range of a narrow integer
-    y, wants_a = a**b, wanted[0]
-    power = y if wanted[1] else None
+    wants_a, wants_b = wanted
+    y = a**b
+    saved_y = y if wants_b else None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = db = None
-        if wants_a:  # the power 0 has slope 0, though 0⁻¹ is infinite
+        if wants_a:
+            # The power 0 has slope 0, though 0⁻¹ is infinite.
             slope = b * a ** (b - 1) if is_array(b) or b else xp.zeros_like(a)
-            da = dy * (xp.where(b == 0, xp.zeros_like(slope), slope) if is_array(b) else slope)
-        if power is not None:  # 0 to a positive power stays 0, though log 0 is infinite
+            if is_array(b):
+                slope = xp.where(b == 0, xp.zeros_like(slope), slope)
+            da = dy * slope
+        if saved_y is not None:
+            # 0 to a positive power stays 0, though log 0 is infinite.
             base = a if is_array(a) else xp.full_like(b, a)
             real = xp.real(b) if is_complex(b) else b
             stays = (base == 0) & (real >= 0)
-            db = dy * power * xp.log(xp.where(stays, xp.ones_like(base), base))
+            db = dy * saved_y * xp.log(xp.where(stays, xp.ones_like(base), base))
         return da, db
 
     return y, pullback
@@ -146,7 +177,8 @@ def _choice(a: Array, b: Array, larger: bool) -> tuple[Array, Pullback]:
     xp = namespace(a, b)
     a, b = _array_like(a, b), _array_like(b, a)
     real_a, real_b = _real(a), _real(b)
-    a_wins, tie = real_a > real_b if larger else real_a < real_b, real_a == real_b
+    a_wins = real_a > real_b if larger else real_a < real_b
+    tie = real_a == real_b
     y = xp.where(a_wins | tie | xp.isnan(real_a), a, b)  # a NaN in b makes no comparison true
 
     def pullback(dy: Array) -> tuple[Array, Array]:
@@ -173,12 +205,16 @@ def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
     """
     backend.require(backend.is_boolean, condition, "condition")
     xp = namespace(condition)
-    if is_array(a) or is_array(b):  # old versions of array-api-strict make a number a float64
+
+    # Old versions of array-api-strict would make a number a float64.
+    if is_array(a) or is_array(b):
         a, b = _array_like(a, b), _array_like(b, a)
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         zero = xp.zeros_like(dy)
-        return None, xp.where(condition, dy, zero), xp.where(condition, zero, dy)
+        da = xp.where(condition, dy, zero)
+        db = xp.where(condition, zero, dy)
+        return None, da, db
 
     return xp.where(condition, a, b), pullback
 
@@ -187,10 +223,12 @@ def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
 def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tuple[Array, Pullback]:
     """y = x limited to min ≤ y ≤ max; either bound may be None.   dx = dy where min ≤ x ≤ max, else
     0."""
-    xp, real = namespace(x), _real(x)
+    xp = namespace(x)
+    real = _real(x)
     y = backend.clip(real, min, max)
     inside = y == real
-    y = xp.where(inside, x, xp.astype(y, x.dtype)) if is_complex(x) else y
+    if is_complex(x):
+        y = xp.where(inside, x, xp.astype(y, x.dtype))
     return y, lambda dy: (xp.where(inside, dy, xp.zeros_like(dy)),)
 
 
@@ -200,6 +238,7 @@ def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
 
     Integers and booleans have no gradient. Raises TypeError for a name that is not a dtype.
     """
-    xp, before = namespace(x), x.dtype
+    xp = namespace(x)
+    before = x.dtype
     dtype = backend.dtype(xp, dtype)
     return xp.astype(x, dtype), lambda dy: (xp.astype(dy, before),)

@@ -23,7 +23,12 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
     Indexing means the same as in NumPy on every library.
     Raises TypeError for an invalid index, IndexError for one out of range; in CuPy it wraps around.
     """
-    xp, shape, key = namespace(x), x.shape, key if isinstance(key, tuple) else (key,)
+    xp = namespace(x)
+    shape = x.shape
+    if not isinstance(key, tuple):
+        key = (key,)
+
+    # An array may select an entry several times, and not every library indexes as NumPy does.
     arrays = False
     if not all(map(_is_basic, key)):
         key = tuple(_part(k, x) for k in key)
@@ -51,7 +56,8 @@ def _part(k: Any, x: Array) -> Any:
     k = array_of(k)
     if isinstance(k, list):
         k = backend.asarray(k) if k else slice(0, 0)
-    if isinstance(k, slice):  # of numbers: arrays without axes could be changed
+    if isinstance(k, slice):
+        # Of Python's numbers: arrays without axes could be changed later.
         ends = (k.start, k.stop, k.step)
         return slice(*(n if n is None else operator.index(array_of(n)) for n in ends))
     if k is None or k is ...:
@@ -93,11 +99,15 @@ def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> tuple[Array,
     backend.require(backend.is_integral, indices, "indices")
     if indices.ndim != x.ndim:
         raise ValueError("x and indices must have the same number of axes")
-    xp, key = namespace(x), []
+    xp = namespace(x)
     indices = xp.astype(indices, xp.int64)  # a narrow type may not hold the lengths
-    for k, n in enumerate(x.shape):  # along each axis 0, 1, 2, …, which broadcast to a grid
-        column = (-1,) + (1,) * (x.ndim - k - 1)
-        key.append(xp.reshape(xp.arange(n, dtype=indices.dtype, device=x.device), column))
+
+    # 0, 1, 2, … along each other axis, which broadcast to a grid.
+    key = []
+    for k, n in enumerate(x.shape):
+        places = xp.arange(n, dtype=indices.dtype, device=x.device)
+        later_axes = x.ndim - k - 1
+        key.append(xp.reshape(places, (-1,) + (1,) * later_axes))
     key[axis] = indices
     y, pull = getitem.function(x, key=tuple(key))
     return y, lambda dy: (*pull(dy), None)

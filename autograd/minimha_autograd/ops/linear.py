@@ -17,26 +17,46 @@ def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pull
     """y = a b for matrices (…, N, K) and (…, K, L), whose leading axes broadcast; a vector (K,) on
     either side is a row or a column whose axis is dropped from y.   da = dy bᵀ, db = aᵀ dy.
     """
-    xp, shape = namespace(a, b), a.shape
-    if rows := a.ndim > 2 and b.ndim == 2:  # one large product instead of a batch of small ones
+    xp = namespace(a, b)
+    wants_a, wants_b = wanted
+    shape = a.shape
+    row = a.ndim == 1
+    column = b.ndim == 1
+
+    # One large product is faster than a batch of small ones.
+    merged = a.ndim > 2 and b.ndim == 2
+    if merged:
         a = xp.reshape(a, (math.prod(shape[:-1]), shape[-1]))
-    y, row, column = a @ b, a.ndim == 1, b.ndim == 1
-    a, b = a if wanted[1] else None, b if wanted[0] else None  # free what no gradient needs
+    y = a @ b
+    if merged:
+        y = xp.reshape(y, (*shape[:-1], y.shape[-1]))
+
+    # Free what no gradient needs.
+    saved_a = a if wants_b else None
+    saved_b = b if wants_a else None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        dy = xp.reshape(dy, (-1, dy.shape[-1])) if rows else dy
-        dy = xp.expand_dims(dy, axis=-1) if column else dy
-        dy = xp.expand_dims(dy, axis=-2) if row else dy
+        if merged:
+            dy = xp.reshape(dy, (-1, dy.shape[-1]))
+        if column:
+            dy = xp.expand_dims(dy, axis=-1)
+        if row:
+            dy = xp.expand_dims(dy, axis=-2)
+
         da = db = None
-        if b is not None:
-            da = dy @ (b[None, :] if column else b.mT)
-            da = da[..., 0, :] if row else xp.reshape(da, shape) if rows else da
-        if a is not None:
-            db = (a[:, None] if row else a.mT) @ dy
-            db = db[..., 0] if column else db
+        if saved_b is not None:
+            da = dy @ (saved_b[None, :] if column else saved_b.mT)
+            if row:
+                da = da[..., 0, :]
+            if merged:
+                da = xp.reshape(da, shape)
+        if saved_a is not None:
+            db = (saved_a[:, None] if row else saved_a.mT) @ dy
+            if column:
+                db = db[..., 0]
         return da, db
 
-    return xp.reshape(y, (*shape[:-1], y.shape[-1])) if rows else y, pullback
+    return y, pullback
 
 
 @operation(settings=("subscripts",))
@@ -54,32 +74,46 @@ def einsum(
     Raises ValueError for subscripts that do not match the arrays.
     """
     left, arrow, out = subscripts.replace(" ", "").partition("->")
-    terms, operands = left.split(","), [a] if b is None else [a, b]
+    terms = left.split(",")
     letters = [term.replace("...", "") for term in terms]
+    operands = [a] if b is None else [a, b]
     if not arrow or any(len(set(term)) < len(term) for term in letters):
         raise ValueError(f"{subscripts!r} needs an arrow, and no letter twice in a term")
     if len(terms) != len(operands):
         raise ValueError(f"{subscripts!r} describes {len(terms)} arrays, not {len(operands)}")
+
     y = backend.einsum(subscripts, *operands)
     shapes = [x.shape for x in operands]
-    saved = [a if wanted[2] else None, b if wanted[1] else None]  # free what no gradient needs
+    _, wants_a, wants_b = wanted
+    saved = [a if wants_b else None, b if wants_a else None]  # free what no gradient needs
 
     def gradient(k: int, dy: Array) -> Array:
-        sources = [(out, dy), *((terms[j], saved[j]) for j in range(len(terms)) if j != k)]
-        for place, c in enumerate(reversed(letters[k]), 1):
-            if not any(c in term for term, _ in sources):
-                length = (shapes[k][-place],)
-                sources.append((c, namespace(dy).ones(length, dtype=dy.dtype, device=dy.device)))
+        xp = namespace(dy)
+        sources = [(out, dy)]
+        for j in range(len(terms)):
+            if j != k:
+                sources.append((terms[j], saved[j]))
+
+        # Axes of ones, for the letters that no other term has.
+        for place, letter in enumerate(reversed(letters[k]), 1):
+            if not any(letter in term for term, _ in sources):
+                length = shapes[k][-place]
+                sources.append((letter, xp.ones((length,), dtype=dy.dtype, device=dy.device)))
+
         names = ",".join(term for term, _ in sources)
         dx = backend.einsum(f"{names}->{terms[k]}", *(x for _, x in sources))
-        extra = dx.ndim - len(shapes[k])  # axes of "..." that only the others have
+
+        # Repeated where the axis of the other operand has length 1. The first axes may be those of
+        # "..." that only the other operand has.
+        extra = dx.ndim - len(shapes[k])
         lengths = zip(dx.shape[extra:], shapes[k], strict=True)
         full = (*dx.shape[:extra], *(n if m == 1 else m for m, n in lengths))
-        return namespace(dy).broadcast_to(dx, full)  # along axes of length 1 of the other operand
+        return xp.broadcast_to(dx, full)
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        da = gradient(0, dy) if wanted[1] else None
-        return None, da, gradient(1, dy) if wanted[2] else None
+        da = gradient(0, dy) if wants_a else None
+        db = gradient(1, dy) if wants_b else None
+        return None, da, db
 
     return y, pullback
 
@@ -89,6 +123,14 @@ def outer(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullb
     """yᵢⱼ = aᵢ bⱼ for vectors.   da = dy b, db = dyᵀ a."""
     if a.ndim != 1 or b.ndim != 1:
         raise ValueError("a and b must be vectors, with one axis")
+    wants_a, wants_b = wanted
     y = a[:, None] * b[None, :]
-    a, b = a if wanted[1] else None, b if wanted[0] else None  # free what no gradient needs
-    return y, lambda dy: (None if b is None else dy @ b, None if a is None else dy.mT @ a)
+    saved_a = a if wants_b else None
+    saved_b = b if wants_a else None
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        da = None if saved_b is None else dy @ saved_b
+        db = None if saved_a is None else dy.mT @ saved_a
+        return da, db
+
+    return y, pullback

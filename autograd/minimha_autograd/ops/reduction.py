@@ -16,22 +16,32 @@ Axis = int | tuple[int, ...] | None
 @operation(requirement=axes)
 def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = Σ x over axis.   dx = dy, repeated along axis."""
-    xp, shape, kept = namespace(x), x.shape, _kept(x.shape, axis)
-    return (
-        xp.sum(x, axis=axis, keepdims=keepdims),
-        lambda dy: (xp.broadcast_to(xp.reshape(dy, kept), shape),),
-    )
+    xp = namespace(x)
+    shape = x.shape
+    kept = _kept(shape, axis)
+    y = xp.sum(x, axis=axis, keepdims=keepdims)
+
+    def pullback(dy: Array) -> tuple[Array]:
+        dx = xp.broadcast_to(xp.reshape(dy, kept), shape)
+        return (dx,)
+
+    return y, pullback
 
 
 @operation(requirement=axes)
 def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = Σ x / n over the n entries of axis.   dx = dy / n, repeated along axis."""
-    xp, shape, kept = namespace(x), x.shape, _kept(x.shape, axis)
+    xp = namespace(x)
+    shape = x.shape
+    kept = _kept(shape, axis)
     n = _count(shape, kept)
-    return (
-        xp.sum(x, axis=axis, keepdims=keepdims) / n,
-        lambda dy: (xp.broadcast_to(xp.reshape(dy / n, kept), shape),),
-    )
+    y = xp.sum(x, axis=axis, keepdims=keepdims) / n
+
+    def pullback(dy: Array) -> tuple[Array]:
+        dx = xp.broadcast_to(xp.reshape(dy / n, kept), shape)
+        return (dx,)
+
+    return y, pullback
 
 
 @operation(requirement=axes)
@@ -43,12 +53,18 @@ def var(
     correction  0 for the variance of these numbers, 1 for an unbiased estimate from a sample; y is
                 NaN unless it is smaller than n
     """
-    xp, kept = namespace(x), _kept(x.shape, axis)
+    xp = namespace(x)
+    kept = _kept(x.shape, axis)
     n = _count(x.shape, kept)
     centred = x - xp.sum(x, axis=axis, keepdims=True) / n
     freedom = n - correction if n > correction else math.nan
     y = xp.sum(centred * centred, axis=axis, keepdims=keepdims) / freedom
-    return y, lambda dy: (xp.reshape(dy * (2 / freedom), kept) * centred,)
+
+    def pullback(dy: Array) -> tuple[Array]:
+        dx = xp.reshape(dy * (2 / freedom), kept) * centred
+        return (dx,)
+
+    return y, pullback
 
 
 @operation(requirement=axes)
@@ -65,17 +81,20 @@ def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, 
 
 def _extreme(x: Array, name: str, axis: Axis, keepdims: bool) -> tuple[Array, Pullback]:
     """For complex x, the entry with the extreme real part, so that the derivative follows it."""
-    xp, kept = namespace(x), _kept(x.shape, axis)
+    xp = namespace(x)
+    kept = _kept(x.shape, axis)
     extreme = getattr(xp, name)
     real = xp.real(x) if is_complex(x) else x
     y = extreme(real, axis=axis, keepdims=keepdims)
 
     def pullback(dy: Array) -> tuple[Array]:
         hit = xp.astype(real == xp.reshape(y, kept), dy.dtype)
-        return (hit * (xp.reshape(dy, kept) / xp.sum(hit, axis=axis, keepdims=True)),)
+        ties = xp.sum(hit, axis=axis, keepdims=True)
+        dx = hit * (xp.reshape(dy, kept) / ties)
+        return (dx,)
 
     if is_complex(x):
-        share = pullback(xp.ones(y.shape, dtype=x.dtype, device=x.device))[0]
+        (share,) = pullback(xp.ones(y.shape, dtype=x.dtype, device=x.device))
         return xp.sum(x * share, axis=axis, keepdims=keepdims), pullback
     return y, pullback
 
@@ -87,32 +106,43 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
     The largest entry is subtracted first, so nothing overflows. If all entries are −∞, or there are
     none, y is −∞ and dx is 0.
     """
-    xp, kept = namespace(x), _kept(x.shape, axis)
+    xp = namespace(x)
+    kept = _kept(x.shape, axis)
     if is_exact(x):
         x = xp.astype(x, xp.float64)  # a difference of narrow integers overflows
     real = xp.real(x) if is_complex(x) else x
+
+    # 0 instead of an infinite largest entry: ∞ − ∞ is NaN.
     if 0 in x.shape:
         peak = xp.zeros(kept, dtype=real.dtype, device=x.device)
     else:
         peak = xp.max(real, axis=axis, keepdims=True)
         peak = xp.where(xp.isinf(peak), xp.zeros_like(peak), peak)
+
     exps = xp.exp(x - peak)
     total = xp.sum(exps, axis=axis, keepdims=True)
     empty = total == 0
     total = xp.where(empty, xp.ones_like(total), total)
     y = xp.where(empty, xp.full_like(total, -math.inf), xp.log(total) + peak)
     y = xp.sum(y, axis=axis, keepdims=keepdims)  # of one number: only the axes are removed
-    return y, lambda dy: (xp.reshape(dy, kept) * (exps / total),)
+
+    def pullback(dy: Array) -> tuple[Array]:
+        dx = xp.reshape(dy, kept) * (exps / total)
+        return (dx,)
+
+    return y, pullback
 
 
 @operation(requirement=one_axis)
 def cumsum(x: Array, *, axis: int) -> tuple[Array, Pullback]:
     """yₖ = Σ xⱼ over j ≤ k, along axis.   dxⱼ = Σ dyₖ over k ≥ j."""
-    xp, axis = namespace(x), range(x.ndim)[axis]
+    xp = namespace(x)
+    axis = range(x.ndim)[axis]
 
     def pullback(dy: Array) -> tuple[Array]:
-        backward = xp.cumulative_sum(xp.flip(dy, axis=axis), axis=axis)
-        return (xp.flip(backward, axis=axis),)
+        from_last = xp.cumulative_sum(xp.flip(dy, axis=axis), axis=axis)
+        dx = xp.flip(from_last, axis=axis)
+        return (dx,)
 
     return xp.cumulative_sum(x, axis=axis), pullback
 
@@ -122,7 +152,8 @@ def _kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     """The shape with the reduced axes of length 1."""
     if axis is None:
         return (1,) * len(shape)
-    reduced = {k % (len(shape) or 1) for k in (axis if isinstance(axis, tuple) else (axis,))}
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    reduced = {k % (len(shape) or 1) for k in axes}
     return tuple(1 if k in reduced else n for k, n in enumerate(shape))
 
 

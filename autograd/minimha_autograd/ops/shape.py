@@ -21,7 +21,8 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
 
     One length may be −1; it is computed from the others.
     """
-    xp, before = namespace(x), x.shape
+    xp = namespace(x)
+    before = x.shape
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     return xp.reshape(x, shape), lambda dy: (xp.reshape(dy, before),)
 
@@ -29,12 +30,15 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
 @operation(native=always)
 def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y has as its k-th axis the axis axes[k] of x.   dx = dy with the axes put back."""
+    xp = namespace(x)
     axes = (axes,) if isinstance(axes, int) else tuple(axes)
-    xp, y, back = namespace(x), namespace(x).permute_dims(x, axes), [0] * x.ndim
+    y = xp.permute_dims(x, axes)
+
+    back = [0] * x.ndim
     for k, axis in enumerate(axes):
         back[axis] = k
-    axes = tuple(back)
-    return y, lambda dy: (xp.permute_dims(dy, axes),)
+    inverse = tuple(back)
+    return y, lambda dy: (xp.permute_dims(dy, inverse),)
 
 
 @operation(requirement=lambda x, *, axis1=-2, axis2=-1: axes(x, axis=(axis1, axis2)), native=always)
@@ -65,7 +69,8 @@ def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
 @operation(native=always)
 def expand_dims(x: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     """y = x with a new axis of length 1 at this place.   dx = dy without it."""
-    xp, before = namespace(x), x.shape
+    xp = namespace(x)
+    before = x.shape
     return xp.expand_dims(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
 
 
@@ -78,7 +83,8 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
 
     Raises ValueError for an axis of another length.
     """
-    xp, before = namespace(x), x.shape
+    xp = namespace(x)
+    before = x.shape
     if axis is None:
         axis = tuple(k for k, n in enumerate(before) if n == 1)
     elif not before and axis != ():
@@ -93,7 +99,8 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     Called with the arrays, or with a list of them.
     """
     y = namespace(*arrays).concat(arrays, axis=axis)
-    ends = (0, *accumulate(x.shape[axis] for x in arrays))
+    lengths = [x.shape[axis] for x in arrays]
+    ends = (0, *accumulate(lengths))
     return y, lambda dy: _cut(dy, ends, axis)
 
 
@@ -116,24 +123,29 @@ def split(
     dx = the gradients of the parts one after another, 0 for parts that have none.
     Raises ValueError if x cannot be cut into equal parts.
     """
-    xp, n = namespace(x), x.shape[axis]
+    xp = namespace(x)
+    n = x.shape[axis]
     if isinstance(sections, int):
         if sections < 1 or n % sections:
             raise ValueError(f"length {n} cannot be split into {sections} equal parts")
         sections = tuple(k * (n // sections) for k in range(1, sections))
+
+    # Indices from the end, and beyond it, as in a slice.
     sections = tuple(slice(k).indices(n)[1] for k in sections)
     if list(sections) != sorted(sections):
         raise ValueError(f"the indices {sections} must increase")
+
     parts = _cut(x, (0, *sections, n), axis)
     shapes = [part.shape for part in parts]
 
     def pullback(*dys: Array | None) -> tuple[Array]:
         like = next(dy for dy in dys if dy is not None)
-        filled = (
-            xp.zeros(shape, dtype=like.dtype, device=like.device) if dy is None else dy
-            for dy, shape in zip(dys, shapes, strict=True)
-        )
-        return (xp.concat(tuple(filled), axis=axis),)
+        filled = []
+        for dy, shape in zip(dys, shapes, strict=True):
+            if dy is None:
+                dy = xp.zeros(shape, dtype=like.dtype, device=like.device)  # noqa: PLW2901
+            filled.append(dy)
+        return (xp.concat(filled, axis=axis),)
 
     return parts, pullback
 
@@ -149,9 +161,15 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
     pairs: Any = [pair] * x.ndim if isinstance(pair[0], Integral) else pair
     if len(pairs) != x.ndim or any(not isinstance(n, Integral) or n < 0 for p in pairs for n in p):
         raise ValueError(f"pad_width must be integers of at least 0, not {pad_width!r}")
-    shape = tuple(n + before + after for n, (before, after) in zip(x.shape, pairs, strict=True))
-    inner = tuple(slice(k, k + n) for n, (k, _) in zip(x.shape, pairs, strict=True))
-    y = namespace(x).full(shape, value, dtype=x.dtype, device=x.device)
+
+    shape = []
+    inside = []
+    for n, (before, after) in zip(x.shape, pairs, strict=True):
+        shape.append(before + n + after)
+        inside.append(slice(before, before + n))
+    inner = tuple(inside)
+
+    y = namespace(x).full(tuple(shape), value, dtype=x.dtype, device=x.device)
     y[inner] = x
     return y, lambda dy: (dy[inner],)
 
@@ -159,7 +177,8 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
 @operation(requirement=axes, native=always)
 def flip(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
     """y = x in reverse order along axis, along all by default.   dx = dy in reverse order."""
-    return namespace(x).flip(x, axis=axis), lambda dy: (namespace(dy).flip(dy, axis=axis),)
+    xp = namespace(x)
+    return xp.flip(x, axis=axis), lambda dy: (xp.flip(dy, axis=axis),)
 
 
 @operation(requirement=axes)
@@ -169,14 +188,19 @@ def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, P
     dx = dy summed over the copies. For grouped heads: (B, G, S, D) to (B, H, S, D) with axis 1 and
     repeats H // G.
     """
-    xp, before = namespace(x), tuple(x.shape)
+    xp = namespace(x)
+    before = tuple(x.shape)
     if not isinstance(repeats, int) or repeats < 0:
         raise ValueError(f"repeats must be at least 0 and an integer, not {repeats}")
-    flat, after = ((math.prod(before),), 1) if axis is None else (before, range(x.ndim)[axis] + 1)
-    apart = (*flat[:after], repeats, *flat[after:])
+
+    # The copies of an entry get an axis of their own, behind the one that is repeated.
+    shape = (math.prod(before),) if axis is None else before
+    copies = 1 if axis is None else range(x.ndim)[axis] + 1
+    apart = (*shape[:copies], repeats, *shape[copies:])
 
     def pullback(dy: Array) -> tuple[Array]:
-        return (xp.reshape(xp.sum(xp.reshape(dy, apart), axis=after), before),)
+        total = xp.sum(xp.reshape(dy, apart), axis=copies)
+        return (xp.reshape(total, before),)
 
     return xp.repeat(x, repeats, axis=axis), pullback
 
