@@ -37,7 +37,7 @@ def transposed(code, x, row):
 
     bit = 1
     while bit < length:
-        # An entry comes from b if its number has the bit; `shuffle` counts those from `length`.
+        # Entry k comes from b if k has the bit; `shuffle` counts the entries of b from `length`.
         of_b = [length if k & bit else 0 for k in range(length)]
         upper = [(k & ~bit) + n for k, n in enumerate(of_b)]
         lower = [(k | bit) + n for k, n in enumerate(of_b)]
