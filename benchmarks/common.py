@@ -88,7 +88,7 @@ def versions(**packages: str) -> str:
 
 def machine() -> str:
     """The processor, its cores, the vectors that kernels use, and the load before."""
-    from minimha.kernels.cpu.microkernel import BYTES
+    from minimha.kernels.cpu.registers import BYTES
 
     name = "an unnamed processor"
     with contextlib.suppress(OSError):

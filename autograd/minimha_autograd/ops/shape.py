@@ -24,7 +24,8 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     xp = namespace(x)
     before = x.shape
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    return xp.reshape(x, shape), lambda dy: (xp.reshape(dy, before),)
+    y = xp.reshape(x, shape)
+    return y, lambda dy: (xp.reshape(dy, before),)
 
 
 @operation(native=always)
@@ -63,7 +64,8 @@ def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     if shape and min(shape) < 0:
         raise ValueError(f"the lengths of {shape} must be at least 0")
-    return namespace(x).broadcast_to(x, shape), lambda dy: (dy,)  # the wrapper sums
+    y = namespace(x).broadcast_to(x, shape)
+    return y, lambda dy: (dy,)  # the wrapper sums
 
 
 @operation(native=always)
@@ -71,7 +73,8 @@ def expand_dims(x: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     """y = x with a new axis of length 1 at this place.   dx = dy without it."""
     xp = namespace(x)
     before = x.shape
-    return xp.expand_dims(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
+    y = xp.expand_dims(x, axis=axis)
+    return y, lambda dy: (xp.reshape(dy, before),)
 
 
 @operation(
@@ -89,7 +92,8 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
         axis = tuple(k for k, n in enumerate(before) if n == 1)
     elif not before and axis != ():
         raise IndexError("there are no axes")  # NumPy accepts 0 and -1 anyway
-    return xp.squeeze(x, axis=axis), lambda dy: (xp.reshape(dy, before),)
+    y = xp.squeeze(x, axis=axis)
+    return y, lambda dy: (xp.reshape(dy, before),)
 
 
 @operation(native=always)
@@ -111,7 +115,8 @@ def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     Called with the arrays, or with a list of them.
     """
     xp = namespace(*arrays)
-    return xp.stack(arrays, axis=axis), lambda dy: xp.unstack(dy, axis=axis)
+    y = xp.stack(arrays, axis=axis)
+    return y, lambda dy: xp.unstack(dy, axis=axis)
 
 
 @operation(requirement=one_axis, native=always)
@@ -178,7 +183,8 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
 def flip(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
     """y = x in reverse order along axis, along all by default.   dx = dy in reverse order."""
     xp = namespace(x)
-    return xp.flip(x, axis=axis), lambda dy: (xp.flip(dy, axis=axis),)
+    y = xp.flip(x, axis=axis)
+    return y, lambda dy: (xp.flip(dy, axis=axis),)
 
 
 @operation(requirement=axes)
@@ -209,7 +215,8 @@ def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, P
 def to_device(x: Array, *, device: Any) -> tuple[Array, Pullback]:
     """y = x on another device.   dx = dy on the device of x."""
     back = backend.mover(x)
-    return backend.to_device(x, device), lambda dy: (back(dy),)
+    y = backend.to_device(x, device)
+    return y, lambda dy: (back(dy),)
 
 
 def _cut(x: Array, ends: tuple[int, ...], axis: int) -> tuple[Array, ...]:

@@ -95,9 +95,9 @@ _log = logging.getLogger("minimha")
 @functools.cache
 def _slow_registers() -> str | None:
     """The reason why products in registers are not fast on this CPU, or None."""
-    from ..cpu import microkernel
+    from ..cpu import registers
 
-    return microkernel.no_vectors()
+    return registers.no_vectors()
 
 
 def _reference(

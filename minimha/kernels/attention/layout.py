@@ -151,7 +151,7 @@ def _empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 def _operand(dtype: Any, in_registers: bool) -> np.ndarray:
     if not in_registers:
         return np.empty((0, 0), dtype)
-    from ..cpu.microkernel import BYTES, VECTORS
+    from ..cpu.registers import BYTES, VECTORS
 
     return np.empty((0, 0, VECTORS * BYTES // dtype.itemsize), dtype)
 

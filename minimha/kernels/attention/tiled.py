@@ -14,8 +14,10 @@ from .. import blas, threads, unavailable
 from ..shared import as_given
 from .layout import SILENT, KernelArguments, compiled, heads_first, positions_first
 
-FORWARD, BACKWARD = 1536, 384
-"""Keys in a tile, a multiple of `GRAIN` in `cpu.attention_tiles`."""
+FORWARD = 1536
+"""Keys in a tile of the forward, a multiple of `GRAIN` in `cpu.attention_tiles`."""
+BACKWARD = 384
+"""Those of the backward, also a multiple."""
 _IN_CACHE = 2560
 """Number of keys that stay in the cache until the next tile of the forward needs them. The backward
 copies operands for this many queries and keys at a time."""
@@ -39,11 +41,16 @@ def obstacle(x: Arguments) -> str | None:
 
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
     """The output, in the shape of the query, and lse (B, H, T); None unless it is finite."""
-    h, t = x.heads[0], x.shape[-2]
-    b, dv = math.prod(x.shape[:-3]), x.value.shape[-1]
+    h, _ = x.heads
+    t, _ = x.shape[-2:]
+    b = math.prod(x.shape[:-3])
+    dv = x.value.shape[-1]
+    dtype = x.operand.dtype
     tile = _height(x.mean_keys), FORWARD
-    out = np.empty((*x.query.shape[:-1], dv), x.operand.dtype)
-    lse, nonfinite = np.empty((b, h, t), x.operand.dtype), np.zeros(1, bool)
+
+    out = np.empty((*x.query.shape[:-1], dv), dtype)
+    lse = np.empty((b, h, t), dtype)
+    nonfinite = np.zeros(1, bool)
     for t0, t1, inside in x.mask_blocks():
         items = _items_of_queries(b, h, t0, t1, _parts(b * h, (t1 - t0) // 192))
         with _single_blas(x):
@@ -66,15 +73,30 @@ def backward(
     wanted: tuple[bool, ...],
 ) -> tuple[np.ndarray | None, ...] | None:
     """The gradients of the seven inputs of attention; None unless they are finite."""
-    (h, g), (t, s), b = x.heads, x.shape[-2:], math.prod(x.shape[:-3])
+    h, g = x.heads
+    t, s = x.shape[-2:]
+    b = math.prod(x.shape[:-3])
+    dtype = x.operand.dtype
+    wants_bias = wanted[3]
+    wants_sink = wanted[4]
+
     # With a fixed height and undivided heads, sums have the same order in every batch and prefix.
-    height = 48 if x.in_order else min(48, _height(x.mean_keys))
-    parts = 1 if x.in_order else _parts(b * g, s // BACKWARD)
-    tile, items = (height, BACKWARD), _items_of_keys(b, g, s, parts)
-    dquery = np.empty((items[-1, 0] + 1, *x.query.shape), x.operand.dtype)
-    dkey, dvalue = np.empty_like(x.key), np.empty_like(x.value)
-    dbias = np.zeros((b, h, t, s) if wanted[3] else (0, 0, 0, 0), x.operand.dtype)
-    out_laid_out, dout_laid_out = positions_first(out), positions_first(dout)
+    height = min(48, _height(x.mean_keys))
+    parts = _parts(b * g, s // BACKWARD)
+    if x.in_order:
+        height = 48
+        parts = 1
+    tile = height, BACKWARD
+    items = _items_of_keys(b, g, s, parts)
+
+    # Each part of a head's keys adds to a dquery of its own.
+    dquery = np.empty((items[-1, 0] + 1, *x.query.shape), dtype)
+    dkey = np.empty_like(x.key)
+    dvalue = np.empty_like(x.value)
+    dbias = np.zeros((b, h, t, s) if wants_bias else (0, 0, 0, 0), dtype)
+
+    out_laid_out = positions_first(out)
+    dout_laid_out = positions_first(dout)
     dlse = np.empty((0, 0, 0), lse.dtype) if dlse is None else dlse.reshape(b, h, t)
     nonfinite = np.zeros(1, bool)
     for t0, t1, inside in x.mask_blocks():
@@ -87,12 +109,16 @@ def backward(
             )  # fmt: skip
         if nonfinite[0]:
             return None
-    dsink = _sink_gradient(x, out, lse, dout, dlse) if wanted[4] else None
+
+    dsink = _sink_gradient(x, out, lse, dout, dlse) if wants_sink else None
     if dsink is not None and not np.all(np.isfinite(dsink)):
         return None
+
     dquery = dquery[0] if len(dquery) == 1 else SILENT(dquery.sum)(axis=0)
-    dquery, dkey, dvalue = heads_first(dquery, h), heads_first(dkey, g), heads_first(dvalue, g)
-    return as_given(x.shape, g, dquery, dkey, dvalue, dbias if wanted[3] else None, dsink)
+    dquery = heads_first(dquery, h)
+    dkey = heads_first(dkey, g)
+    dvalue = heads_first(dvalue, g)
+    return as_given(x.shape, g, dquery, dkey, dvalue, dbias if wants_bias else None, dsink)
 
 
 @SILENT

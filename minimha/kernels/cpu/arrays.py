@@ -30,6 +30,12 @@ def contiguous(x: Array) -> Array:
     return x if x.flags.carray else x.copy()
 
 
+def in_memory(x: Array) -> tuple[Array, bool]:
+    """The matrix x or its transpose, whichever is contiguous, and whether it is the transpose."""
+    transposed = x.flags.f_contiguous and not x.flags.c_contiguous
+    return contiguous(x.T if transposed else x), transposed
+
+
 def flat(x: Array) -> Array:
     """(size,), contiguous."""
     return contiguous(x).ravel()

@@ -46,13 +46,16 @@ from .matmul import (
     right_of_transpose,
     some_columns,
 )
-from .microkernel import BYTES, VECTORS, copy_vector, sum_in_vectors
 from .parallel import share
+from .registers import BYTES, VECTORS
 from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
+from .vectors import copy_vector, sum_in_vectors
 
 GRAIN = 32
 """Keys are skipped in multiples of this number, which is a multiple of the columns of a block on
 every CPU, and at least its rows. The width of a tile is also a multiple of it."""
+_FEW = 6
+"""The most queries for which keys and values are not copied, but read where they are."""
 
 
 @kernel
@@ -126,10 +129,6 @@ def forward(  # noqa: PLR0915
         nonfinite[0] = True
 
 
-_FEW = 6
-"""For at most this many queries, keys and values are read where they are, without a copy."""
-
-
 @kernel
 def multiply_by_keys(queries, depth, keys, start, n, flat_k, region, scores):
     """scores = queries times n of the keys: those from `start` on in the copies, if there are any,
@@ -148,10 +147,11 @@ def add_values(weights, n, values, start, flat_v, region, acc):
     if values.size:
         multiply(weights, n, values, start, acc, True)
         return
+    _, _, n0, n1 = region
     sums = np.zeros_like(acc)
-    add_rows_of_matrix(weights, 0, flat_v, region, sums, 0)
+    add_rows_of_matrix(weights, flat_v, region, sums, 0)
     for i in range(len(acc)):
-        for x in range(region[3] - region[2]):
+        for x in range(n1 - n0):
             acc[i, x] += sums[i, x]
 
 

@@ -13,26 +13,30 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Array, contiguous, in_chunks
+from .arrays import Array, contiguous, in_chunks, in_memory
+from .few_rows_blocks import LONG, add_rows, add_transposed_block
 from .jit import kernel
-from .microkernel import BYTES, LONG, add_rows, add_transposed_block, fma, prefetch
 from .parallel import share
+from .registers import BYTES
+from .vectors import fma, prefetch
 
-_WIDE, _DEEP = 32, 8
-"""How many blocks of columns and how many rows of w are multiplied at a time: few enough that y
-stays in the L1 cache, and that memory delivers a few long streams."""
+_WIDE = 32
+"""The blocks of columns of w that are multiplied at a time: y stays in the L1 cache."""
+_DEEP = 8
+"""The rows of w that are multiplied at a time: memory delivers a few long streams."""
 
 
 def product(x: Array, w: Array, b: Array | None) -> Array:
     """x w + b, for x (R, M), w (M, N) and b (N,)."""
-    transposed = w.flags.f_contiguous and not w.flags.c_contiguous
-    stored = contiguous(w.T if transposed else w)
+    stored, transposed = in_memory(w)
     b = np.empty(0, x.dtype) if b is None else contiguous(b)
     n = w.shape[1]
     y = np.empty((len(x), n), x.dtype)
+
     blocks = -(-n // (LONG * BYTES // y.itemsize))
     chunks = in_chunks(blocks, w.nbytes)
-    (_columns if transposed else _rows)(chunks, x, stored, b, y)
+    multiply = _columns if transposed else _rows
+    multiply(chunks, x, stored, b, y)
     return y
 
 
@@ -41,11 +45,13 @@ def _rows(chunk, x, w, b, y):
     """If rows of w are rows in memory. The range counts blocks of columns, LONG vectors wide."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
-    low, high = first * wide, min(last * wide, w.shape[1])
+    low = first * wide
+    high = min(last * wide, w.shape[1])
+
     _begin(y, b, low, high)
     for start in range(low, high, _WIDE * wide):
         stop = min(start + _WIDE * wide, high)
-        add_rows_of_matrix(x, 0, w, (0, len(w), start, stop), y, start)
+        add_rows_of_matrix(x, w, (0, len(w), start, stop), y, start)
 
 
 @kernel
@@ -53,37 +59,45 @@ def _columns(chunk, x, w, b, y):
     """If columns of w are rows in memory, those of its transpose. The range counts such blocks."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
-    low, high = first * wide, min(last * wide, len(w))
+    low = first * wide
+    high = min(last * wide, len(w))
+
     _begin(y, b, low, high)
     add_columns_of_matrix(x, w, (low, high, 0, w.shape[1]), y, low)
 
 
 @kernel
 def _begin(y, b, start, stop):
+    """Each sum begins with the bias of its column, or 0."""
     for r in range(len(y)):
         for n in range(start, stop):
             y[r, n] = b[n] if b.size else y.dtype.type(0)
 
 
 @kernel
-def add_rows_of_matrix(x, first, w, region, y, to):
-    """Add x[:, first:] times a region (k0, k1, n0, n1) of w to columns of y from `to` on."""
+def add_rows_of_matrix(x, w, region, y, to):
+    """Columns of y from `to` on += x times a region (k0, k1, n0, n1) of w."""
     k0, k1, n0, n1 = region
-    row, wide = w.shape[1], LONG * BYTES // w.itemsize
-    row_x, row_y = x.strides[0] // x.itemsize, y.strides[0] // y.itemsize
+    row_w = w.shape[1]
+    row_x = x.strides[0] // x.itemsize
+    row_y = y.strides[0] // y.itemsize
+    wide = LONG * BYTES // w.itemsize
     whole = n1 - (n1 - n0) % wide
+
     for k in range(k0, k1, _DEEP):
         count = min(_DEEP, k1 - k)
         for n in range(n0, whole, wide):
             for r in range(len(x)):
-                begin, place = r * row_x + first + k - k0, r * row_y + to + n - n0
-                add_rows(x, begin, w, k * row + n, row, count, y, place)
+                from_x = r * row_x + k - k0
+                to_y = r * row_y + to + n - n0
+                add_rows(x, from_x, w, k * row_w + n, row_w, count, y, to_y)
+
+        # The columns after the last whole block.
         if whole < n1:
             for r in range(len(x)):
                 for i in range(k, k + count):
-                    _add_row(
-                        y[r, to + whole - n0 : to + n1 - n0], x[r, first + i - k0], w[i, whole:n1]
-                    )
+                    rest = y[r, to + whole - n0 : to + n1 - n0]
+                    _add_row(rest, x[r, i - k0], w[i, whole:n1])
 
 
 @kernel
@@ -96,15 +110,21 @@ def _add_row(y, x, w):
 def add_columns_of_matrix(x, w, region, y, to):
     """Add x times the transpose of a region (n0, n1, k0, k1) of w to columns of y from `to` on."""
     n0, n1, k0, k1 = region
-    row, length = w.shape[1], BYTES // w.itemsize
-    row_x, row_y = x.strides[0] // x.itemsize, y.strides[0] // y.itemsize
+    row_w = w.shape[1]
+    row_x = x.strides[0] // x.itemsize
+    row_y = y.strides[0] // y.itemsize
+    length = BYTES // w.itemsize
+
     for n in range(n0, n1, length):
+        # Blocks need as many rows of w as a vector has entries.
         whole = k1 - (k1 - k0) % length if n + length <= n1 else k0
         for k in range(k0, whole, length):
             for ahead in range(n + length, n + 2 * length):
-                prefetch(w, ahead * row + k)
-            place = to + n - n0
-            add_transposed_block(x, k - k0, row_x, len(x), w, n * row + k, row, y, place, row_y)
+                prefetch(w, ahead * row_w + k)
+            from_w = n * row_w + k
+            add_transposed_block(x, k - k0, row_x, len(x), w, from_w, row_w, y, to + n - n0, row_y)
+
+        # The entries of these rows after the last whole block.
         for r in range(len(x)):
             for i in range(n, min(n + length, n1)):
                 total = y[r, to + i - n0]

@@ -25,30 +25,25 @@ from ...functional.implementations import batch_invariance, register
 from ...functional.linear import has_few_rows
 from .. import threads
 from . import few_rows, few_rows_in_order
-from .arrays import Array, are_floats, as_rows, contiguous
+from .arrays import Array, are_floats, as_rows, contiguous, in_memory
 from .jit import kernel
 from .matmul import cache_aligned, right, right_of_transpose
-from .microkernel import (
-    ADD,
-    BYTES,
-    CONTINUE,
-    ROWS,
-    STORE,
-    VECTORS,
-    copy_vector,
-    multiply_block,
-    no_vectors,
-    prefetch,
-)
+from .microkernel import ADD, CONTINUE, STORE, multiply_block
 from .parallel import share, whole
+from .registers import BYTES, ROWS, VECTORS, no_vectors
 from .row_softmax import dot
+from .vectors import copy_vector, prefetch
 
-_DEEP, _HIGH, _WIDE = 256, 384, 512
-"""The depth of a panel, the rows multiplied by it, and the columns copied at a time. The last two
-are multiples of a block's rows and columns on every CPU."""
+_DEEP = 256
+"""The depth of a panel."""
+_HIGH = 384
+"""The rows that are multiplied by a panel: a multiple of a block's rows on every CPU."""
+_WIDE = 512
+"""The columns that are copied at a time: a multiple of a block's columns on every CPU."""
 _PAGE = 4096  # bytes
-_CHUNK = 2**21, 2
-"""The fewest multiplications and blocks of rows in a chunk, since each chunk copies all panels."""
+_CHUNK = 2**21
+"""The fewest multiplications in a chunk, since each chunk copies all panels. It has at least two
+blocks of rows or columns."""
 
 
 @register("linear_maps")
@@ -57,26 +52,31 @@ def linear_maps(
 ) -> Any:
     """As `functional.linear_maps`."""
     invariant = batch_invariance.get()
-    few = None if invariant else few_rows.linear_maps(x, ws, bs, wanted)
-    if few is not None:
-        return few, lambda *dys: (None,) * len(wanted)
-    pairs, given = list(zip(ws, bs, strict=True)), [b for b in bs if b is not None]
-    if (no_vectors() and not invariant) or not are_floats(x, *ws, *given) or x.ndim < 2:
+    if not invariant:
+        few = few_rows.linear_maps(x, ws, bs, wanted)
+        if few is not None:
+            return few, lambda *dys: (None,) * len(wanted)
+        if no_vectors():
+            return None
+    if not _supported(x, ws, bs):
         return None
-    for w, b in pairs:
-        if w.ndim != 2 or not w.size or len(w) != x.shape[-1]:
-            return None
-        if b is not None and b.shape != w.shape[1:]:
-            return None
-    reads_in_place = invariant and has_few_rows(x, ws[0])
-    shape, x = x.shape, as_rows(x)
-    if reads_in_place:
-        ys = [few_rows_in_order.product(x, w, b) for w, b in pairs]
+
+    shape = x.shape
+    rows = as_rows(x)
+    maps = zip(ws, bs, strict=True)
+    if invariant and has_few_rows(x, ws[0]):
+        ys = [few_rows_in_order.product(rows, w, b) for w, b in maps]
     else:
-        ys = [product(x, w, bias=b, in_order=invariant) for w, b in pairs]
+        ys = [product(rows, w, bias=b, in_order=invariant) for w, b in maps]
     ys = [y.reshape(*shape[:-1], -1) for y in ys]
-    wants_x, wants_w, wants_b = wanted[0], wanted[1 : 1 + len(ws)], wanted[1 + len(ws) :]
-    ws, x = ws if wants_x else (), x if any(wants_w) else None  # keeps nothing else alive
+
+    wants_x = wanted[0]
+    wants_ws = wanted[1 : 1 + len(ws)]
+    wants_bs = wanted[1 + len(ws) :]
+
+    # The pullback keeps nothing alive that no gradient needs.
+    saved_ws = ws if wants_x else ()
+    saved_rows: Any = rows if any(wants_ws) else None
 
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
         dx: Array | None = None
@@ -87,15 +87,29 @@ def linear_maps(
                 continue
             dy = as_rows(given)
             if wants_x:
-                dx = product(dy, ws[k].T, to=dx, in_order=invariant)
-            db = dbs[k] = np.zeros(dy.shape[1], dy.dtype) if wants_b[k] else None
-            if x is not None and wants_w[k]:
-                dws[k] = product(x.T, dy, sums=db, in_order=invariant)
-            elif db is not None:
-                _add_up(dy, db, CONTINUE if invariant else ADD)
+                dx = product(dy, saved_ws[k].T, to=dx, in_order=invariant)
+            if wants_bs[k]:
+                dbs[k] = np.zeros(dy.shape[1], dy.dtype)
+            if wants_ws[k]:
+                dws[k] = product(saved_rows.T, dy, sums=dbs[k], in_order=invariant)
+            elif wants_bs[k]:
+                _add_up(dy, dbs[k], CONTINUE if invariant else ADD)
         return None if dx is None else dx.reshape(shape), *dws, *dbs
 
     return ys, pullback
+
+
+def _supported(x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...]) -> bool:
+    """Whether the kernels support these arrays."""
+    given = [b for b in bs if b is not None]
+    if not are_floats(x, *ws, *given) or x.ndim < 2:
+        return False
+    for w, b in zip(ws, bs, strict=True):
+        if w.ndim != 2 or not w.size or len(w) != x.shape[-1]:
+            return False
+        if b is not None and b.shape != w.shape[1:]:
+            return False
+    return True
 
 
 def product(
@@ -109,22 +123,29 @@ def product(
 ) -> Array:
     """a b + bias, with a (M, K), b (K, N) and bias (N,). Transposes need not be contiguous.
 
-    sums  (N,), zeros to which the sums of b's columns are added
-    to    (M, N), to which the product is added, in place of a new array
-    in_order  whether each entry is one sum over K, from the first term to the last
+    sums      (N,), zeros to which the sums of b's columns are added
+    to        (M, N), to which the product is added, in place of a new array
+    in_order  whether every entry is one sum over K, from first to last
     """
-    (m, depth), n = a.shape, b.shape[1]
+    m, depth = a.shape
+    n = b.shape[1]
     c = np.empty((m, n), a.dtype) if to is None else to
-    halves = 2 if to is None and depth >= m + n and not in_order else 1
     nothing, second, operand = _empty(a.dtype)
     how = CONTINUE if in_order else ADD
-    if halves == 2:
+
+    halves = 1
+    if depth >= m + n and to is None and not in_order:
+        halves = 2
         second = np.empty((1, m, n), a.dtype), np.zeros((1, n), a.dtype)
-    by_rows = m >= n  # divide the longer side: every chunk copies the other one
-    count = halves * (-(-m // ROWS) if by_rows else _column_blocks(n, operand))
-    chunks = min(threads.number(), m * depth * n // _CHUNK[0], count // _CHUNK[1])
+
+    # Chunks divide the longer side, because each of them copies the whole other one.
+    by_rows = m >= n
+    blocks = -(-m // ROWS) if by_rows else _column_blocks(n, operand)
+    count = halves * blocks
+    chunks = min(threads.number(), m * depth * n // _CHUNK, count // 2)
+
     _product(
-        whole(count, chunks), by_rows, to is not None, how, *_in_memory(a), *_in_memory(b),
+        whole(count, chunks), by_rows, to is not None, how, *in_memory(a), *in_memory(b),
         nothing if bias is None else contiguous(bias), operand, c,
         nothing if sums is None else sums, second,
     )  # fmt: skip
@@ -134,15 +155,10 @@ def product(
 @functools.cache
 def _empty(dtype: Any) -> tuple[Any, ...]:
     """No bias or sums, no `second`, and the operand, as `_product` takes them."""
-    width = VECTORS * BYTES // dtype.itemsize
+    nothing = np.empty(0, dtype)
     second = np.empty((0, 0, 0), dtype), np.empty((0, 0), dtype)
-    return np.empty(0, dtype), second, np.empty((0, 0, width), dtype)
-
-
-def _in_memory(x: Array) -> tuple[Array, bool]:
-    """x or its transpose, whichever is contiguous, and whether it is transposed."""
-    transposed = x.flags.f_contiguous and not x.flags.c_contiguous
-    return contiguous(x.T if transposed else x), transposed
+    width = VECTORS * BYTES // dtype.itemsize
+    return nothing, second, np.empty((0, 0, width), dtype)
 
 
 @kernel
@@ -159,78 +175,109 @@ def _product(
     second half of the depth, until all chunks are finished. `how` says how the parts of a sum are
     added: ADD or CONTINUE."""
     start, stop = share(chunk)
-    (m, n), halves, width = c.shape, 1 + len(second[0]), operand.shape[2]
-    count = -(-m // ROWS) if by_rows else _column_blocks(n, operand)
+    m, n = c.shape
     depth = b.shape[1] if b_transposed else len(b)
+    width = operand.shape[2]
+    second_c, second_sums = second
+    halves = 1 + len(second_c)
+    count = -(-m // ROWS) if by_rows else _column_blocks(n, operand)
+
     for h in range(halves):
-        first, last = max(start - h * count, 0), min(stop - h * count, count)
+        first = max(start - h * count, 0)
+        last = min(stop - h * count, count)
         region = 0, m, first * width, n if last == count else last * width
         if by_rows:
             region = first * ROWS, min(last * ROWS, m), 0, n
         ks = h * depth // halves, (h + 1) * depth // halves
-        to, added = (second[0][0], second[1][0, : sums.size]) if h else (c, sums)
+        to, added = c, sums
+        if h == 1:
+            to, added = second_c[0], second_sums[0, : sums.size]
         if first < last:
             _region(
                 region, ks, add, how, a, a_transposed, b, b_transposed, bias, added, operand, to
             )
-    if halves == 2 and stop - start in (0, halves * count):  # all chunks are finished
-        c += second[0][0]
-        sums += second[1][0, : sums.size]
+
+    all_finished = stop - start in (0, halves * count)
+    if halves == 2 and all_finished:
+        c += second_c[0]
+        sums += second_sums[0, : sums.size]
 
 
 @kernel
-def _region(
+def _region(  # noqa: PLR0915
     region, ks, add_all, how, a, a_transposed, b, b_transposed, bias, sums, operand, c
 ):  # fmt: skip
     """Rows and columns of c (+)= the product of columns k of a and rows k of b, for k in ks."""
-    (top, bottom, low, high), (first, end) = region, ks
-    depth, width = b.shape[1] if b_transposed else len(b), operand.shape[2]
-    # depths that are as equal as possible
+    top, bottom, low, high = region
+    first, end = ks
+    depth = b.shape[1] if b_transposed else len(b)
+    width = operand.shape[2]
+    length = BYTES // operand.itemsize
+
+    # Panels whose depths are as equal as possible.
     deep = -(-(end - first) // -(-(end - first) // _DEEP))
-    copied = (_HIGH // ROWS + 1) * _block_size(deep, BYTES // operand.itemsize)
-    copies, flat_a = cache_aligned(copied, operand), a.reshape(-1)
-    begin, zero = np.empty(width, operand.dtype), operand.dtype.type(0)
+
+    # Rows of a are read where they are, unless they are whole pages apart. A transpose, and rows
+    # that do not fill a block, are copied.
+    flat_a = a.reshape(-1)
     far_apart = not a_transposed and depth * a.itemsize % _PAGE == 0
     rows = cache_aligned(_HIGH * deep if far_apart else 0, operand)
+    copies = cache_aligned((_HIGH // ROWS + 1) * _block_size(deep, length), operand)
+    begin = np.empty(width, operand.dtype)
+
     for left in range(low, high, _WIDE):
         edge = min(left + _WIDE, high)
+
+        # A column more than whole blocks is computed at the end.
         one_more = (edge - left) % width == 1 and how == ADD
         if one_more:
             edge -= 1
+
         for k0 in range(first, end, deep):
             k1 = min(k0 + deep, end)
-            used, add = k1 - k0, add_all or k0 > first
+            used = k1 - k0
+            add = add_all or k0 > first
             to = how if add else STORE
-            size = _block_size(used, BYTES // operand.itemsize)
+            size = _block_size(used, length)
             if b_transposed:
                 panels = right_of_transpose(b, (left, edge, k0, k1), operand)
             else:
                 panels = right(b, (k0, k1, left, edge), operand)
+
             for m0 in range(top, bottom, _HIGH):
                 m1 = min(m0 + _HIGH, bottom)
                 whole_rows = m0 if a_transposed else m1 - (m1 - m0) % ROWS
                 _copy_blocks(a, a_transposed, (whole_rows, m1, k0, k1), copies)
-                left_operand, place = flat_a, (m0 * depth + k0, ROWS * depth, depth, 1)
+
+                # Where the other rows are: their start, and distances as in `_blocks`.
+                left_operand = flat_a
+                place = m0 * depth + k0, ROWS * depth, depth, 1
                 if far_apart:
                     _copy_rows(a, (m0, whole_rows, k0, k1), rows)
-                    left_operand, place = rows, (0, ROWS * used, used, 1)
+                    left_operand = rows
+                    place = 0, ROWS * used, used, 1
+
                 for p in range(len(panels)):
                     ahead = p == 0 and not far_apart
                     n0 = left + p * width
                     n1 = min(n0 + width, edge)
                     panel = panels[p : p + 1]
+
+                    # The sums begin with the bias, those of the next depths with 0.
                     begin[:] = 0
                     if bias.size and k0 == 0:
                         begin[: n1 - n0] = bias[n0:n1]
                     if m0 == 0 and sums.size:
                         _add_up(panels[p], sums[n0:n1], how)
+
                     part = c[m0:whole_rows, n0:n1]
                     _blocks(left_operand, place, used, panel, begin, part, to, ahead)
                     part = c[whole_rows:m1, n0:n1]
                     _blocks(copies, (0, size, 1, ROWS), used, panel, begin, part, to, False)
+
                 if one_more:
                     column = b[edge, k0:k1].copy() if b_transposed else b[k0:k1, edge].copy()
-                    start = bias[edge] if bias.size and k0 == 0 else zero
+                    start = bias[edge] if bias.size and k0 == 0 else c.dtype.type(0)
                     _column(a, a_transposed, (m0, m1, k0, k1), column, start, c[m0:m1, edge], add)
                     if m0 == 0 and sums.size:
                         sums[edge] += column.sum()
@@ -261,17 +308,21 @@ def _column(a, transposed, region, x, start, c, add):
 def _blocks(a, place, depth, panel, bias, c, to, ahead):
     """c (+)= a panel + bias. place: where a starts, and the distances of blocks, rows, columns."""
     start, block, row, step = place
-    row_c, width = c.strides[0] // c.itemsize, panel.shape[2]
+    row_c = c.strides[0] // c.itemsize
+    width = panel.shape[2]
     border = np.zeros((ROWS, width), c.dtype)
+
     for i in range(0, c.shape[0], ROWS):
         at = start + i // ROWS * block
         if ahead:
             for r in range(ROWS):
                 for k in range(0, depth, BYTES // a.itemsize):
                     prefetch(a, at + block + r * row + k)
+
         if c.shape[0] - i >= ROWS and c.shape[1] == width:
             multiply_block(a, at, row, step, panel, 0, width, depth, c, i * row_c, row_c, to, bias)
         else:
+            # A block at the border of c is computed beside it, since all of a block is written.
             part = c[i : i + ROWS]
             if to == CONTINUE:
                 _move(part, border[: len(part), : part.shape[1]], False)
@@ -288,10 +339,15 @@ def _copy_blocks(a, transposed, region, copies):
     few addresses at such distances: a block takes 10 to 30 % longer without the copy (AVX2).
     """
     m0, m1, k0, k1 = region
-    length, row, zero = BYTES // a.itemsize, a.shape[1], a.dtype.type(0)
-    size, wide = _block_size(k1 - k0, length), -(-ROWS // length) * length
+    length = BYTES // a.itemsize
+    row = a.shape[1]
+    zero = a.dtype.type(0)
+    size = _block_size(k1 - k0, length)
+
+    # Whole blocks, in vectors: row by row of a, as it is in memory.
+    wide = -(-ROWS // length) * length
     done = m0
-    if transposed:  # row by row of a, as it is in memory
+    if transposed:
         while done + ROWS <= m1 and done + wide <= row:
             done += ROWS
         for k in range(k1 - k0):
@@ -300,8 +356,11 @@ def _copy_blocks(a, transposed, region, copies):
                 for r in range(0, ROWS, length):  # the next k overwrites what is beyond ROWS
                     copy_vector(a, (k0 + k) * row + i + r, copies, start + r)
                 start += size
+
+    # The others, entry by entry, with zeros in the rows that are missing.
     for i in range(done, m1, ROWS):
-        start, used = (i - m0) // ROWS * size, min(ROWS, m1 - i)
+        start = (i - m0) // ROWS * size
+        used = min(ROWS, m1 - i)
         for k in range(k1 - k0):
             for r in range(ROWS):
                 if r >= used:
@@ -346,7 +405,10 @@ def _add_up(rows, sums, how):
             for j in range(len(sums)):
                 sums[j] += rows[i, j]
         return
-    block, whole_fours = np.zeros(rows.shape[1], rows.dtype), len(rows) // 4 * 4
+
+    # Four rows at a time, whose sums are added to that of the block.
+    block = np.zeros(rows.shape[1], rows.dtype)
+    whole_fours = len(rows) // 4 * 4
     for i in range(0, whole_fours, 4):
         for j in range(rows.shape[1]):
             block[j] += (rows[i, j] + rows[i + 1, j]) + (rows[i + 2, j] + rows[i + 3, j])

@@ -18,7 +18,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from .jit import kernel
-from .microkernel import ADD, BYTES, ROWS, STORE, copy_vector, multiply_block, transpose_block
+from .microkernel import ADD, STORE, multiply_block
+from .registers import BYTES, ROWS
+from .transpose import transpose_block
+from .vectors import copy_vector
 
 _LINE = 64  # bytes in a cache line
 

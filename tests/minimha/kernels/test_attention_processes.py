@@ -67,7 +67,7 @@ import sys
 from numba.core import codegen
 features = codegen.get_host_cpu_features
 codegen.get_host_cpu_features = lambda: ",".join("+" + name for name in sys.argv[1:])
-from minimha.kernels.cpu import microkernel
+from minimha.kernels.cpu import registers
 codegen.get_host_cpu_features = features
 """
 
@@ -79,13 +79,13 @@ codegen.get_host_cpu_features = features
 )
 def test_block_sizes_of_other_cpus_give_the_same_results(cpu, expected, tmp_path):
     """LLVM maps their vectors to this CPU's: only the blocks have the other size."""
-    from minimha.kernels.cpu import microkernel
+    from minimha.kernels.cpu import registers
 
-    if expected.startswith(f"{microkernel.BYTES} {microkernel.ROWS} "):
+    if expected.startswith(f"{registers.BYTES} {registers.ROWS} "):
         pytest.skip("these are this CPU's own, which all other tests use")
     code = ANOTHER_CPU + CASES + PRODUCTS
     code += "check('microkernel', 100, 205, 17, 3)\n"
-    code += "print(microkernel.BYTES, microkernel.ROWS, microkernel.no_vectors() is None)"
+    code += "print(registers.BYTES, registers.ROWS, registers.no_vectors() is None)"
     settings = {"MINIMHA_CACHE_DIR": str(tmp_path), "NUMBA_OPT": "0"}
     assert output_of(code, *cpu.split(), **settings) == expected
 

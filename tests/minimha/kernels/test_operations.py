@@ -17,7 +17,7 @@ from minimha.functional import implementations
 from minimha.kernels import threads
 
 pytest.importorskip("numba")
-microkernel = pytest.importorskip("minimha.kernels.cpu.microkernel")
+registers = pytest.importorskip("minimha.kernels.cpu.registers")
 BAR = {"float64": 1e-12, "float32": 2e-6}  # of the largest entry, as for all paths of attention
 SIDES = st.integers(1, 7)
 
@@ -87,7 +87,7 @@ DRAWS = {
     "layer_norm": partial(norm, parameters=2), "rms_norm": partial(norm, parameters=1),
     "cross_entropy": cross_entropy, "embedding": embedding, "dropout": dropout, "rope": rope,
 }  # fmt: skip
-if not microkernel.no_vectors():
+if not registers.no_vectors():
     DRAWS["linear"] = linear
 
 

@@ -14,20 +14,20 @@ pytest.importorskip("numba")
 PROGRAM = """
 import json, re
 import numpy as np
-from minimha.kernels.cpu import linear, microkernel
+from minimha.kernels.cpu import linear, registers
 
 @linear.kernel(cache=False)
 def block(a, b, c):
     width = b.shape[1]
     linear.multiply_block(a, 0, 64, 1, b, 0, width, 64, c, 0, width, False, None)
 
-x = np.ones((microkernel.ROWS, 64), "float32")
+x = np.ones((registers.ROWS, 64), "float32")
 y = np.ones((64, 64), "float32")
 block(x, y, np.empty_like(x))
 (code,) = block.inspect_asm().values()
 products = re.findall(r".*fmadd.*", code) or [code]  # without the instruction: calls of fmaf
-registers = sorted(set(re.findall(r"%([xyz]mm)", "".join(products))))
-print(json.dumps([microkernel.BYTES, bool(linear.no_vectors()), registers]))
+names = sorted(set(re.findall(r"%([xyz]mm)", "".join(products))))
+print(json.dumps([registers.BYTES, bool(linear.no_vectors()), names]))
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 numba = pytest.importorskip("numba")
 steps = pytest.importorskip("minimha.kernels.cpu.row_softmax")
 exponential = pytest.importorskip("minimha.kernels.cpu.exp")
-microkernel = pytest.importorskip("minimha.kernels.cpu.microkernel")
+registers = pytest.importorskip("minimha.kernels.cpu.registers")
 LENGTHS = 1, 2, 3, 7, 8, 16, 17, 33, 100
 NONFINITE = math.nan, math.copysign(math.nan, -1), math.inf, -math.inf
 both_types = pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -76,7 +76,7 @@ def test_exp_is_accurate():
     y = np.asarray([exp(v) for v in x], float)
     # the polynomial and its rounding, and n times the error of ln 2 as a float32, 2^-23 / 62
     bound = (1.2 + abs(x) / (62 * math.log(2))) * 2.0**-23
-    if microkernel.no_vectors():  # n ln 2 is rounded before it is subtracted from x
+    if registers.no_vectors():  # n ln 2 is rounded before it is subtracted from x
         bound += abs(x) * 2.0**-24
     assert (abs(y / np.exp(x.astype(float)) - 1) <= bound).all()
     assert [exp(kind(v)) for v in (0, -88, -1e30, -3e38, -math.inf)] == [1, 0, 0, 0, 0]

@@ -1,0 +1,71 @@
+"""Blocks of the product of a few rows and a matrix, for `few_rows_in_order`.
+
+Each product is added to the sum so far, in the order of the matrix's rows, whichever of the two
+blocks computes it.
+"""
+
+from __future__ import annotations
+
+from numba import types
+from numba.extending import intrinsic
+
+from .llvm import written_by
+from .transpose import transposed
+
+LONG = 8
+"""The vectors of a single row that stay in registers: enough to start two products in each cycle,
+while each takes four."""
+
+
+@intrinsic
+def add_rows(typing, x, start_x, w, start_w, row_w, count, y, start_y):
+    """y += sum over k < count of x[k] * w[k, :], for LONG vectors of columns.
+
+    The arrays are plain memory: x, y and w[k] begin at start_x, start_y and start_w + k * row_w.
+    """
+
+    def write(code, x, start_x, w, start_w, row_w, count, y, start_y):
+        x = code.entry(x, start_x)
+        w = code.entry(w, start_w)
+        places = code.vectors_at(code.entry(y, start_y), LONG)
+        sums = [code.variable(code.load(place)) for place in places]
+
+        with code.rolled_loop(count) as k:
+            left = code.repeat(code.load(code.entry(x, k)))
+            row = code.vectors_at(code.row(w, k, row_w), LONG)
+            for place, total in zip(row, sums, strict=True):
+                right = code.load(place)
+                code.store(code.multiply_add(left, right, code.load(total)), total)
+
+        for place, total in zip(places, sums, strict=True):
+            code.store(code.load(total), place)
+
+    number = types.intp
+    signature = types.void(x, number, w, number, number, number, y, number)
+    return signature, written_by(write)
+
+
+@intrinsic
+def add_transposed_block(typing, x, start_x, row_x, rows, w, start_w, row_w, y, start_y, row_y):
+    """y[r, n] += sum over k of x[r, k] * w[n, k], for as many n and k as a vector has entries.
+
+    The arrays are plain memory: row r begins at start + r * row.
+    """
+
+    def write(code, x, start_x, row_x, rows, w, start_w, row_w, y, start_y, row_y):
+        x = code.entry(x, start_x)
+        y = code.entry(y, start_y)
+        columns = transposed(code, code.entry(w, start_w), row_w)
+
+        with code.loop(rows) as r:
+            row = code.row(x, r, row_x)
+            place = code.vector_at(code.row(y, r, row_y))
+            total = code.load(place)
+            for k, column in enumerate(columns):
+                left = code.repeat(code.load(code.entry(row, k)))
+                total = code.multiply_add(left, column, total)
+            code.store(total, place)
+
+    number = types.intp
+    signature = types.void(x, number, number, number, w, number, number, y, number, number)
+    return signature, written_by(write)

@@ -1,0 +1,56 @@
+"""Square blocks of a matrix, transposed in the registers: a row for each entry of a vector."""
+
+from __future__ import annotations
+
+from numba import types
+from numba.extending import intrinsic
+
+from .llvm import written_by
+
+
+@intrinsic
+def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
+    """y[i, j] = x[j, i], for as many rows and columns as a vector has entries.
+
+    The arrays are plain memory: row r begins at start + r * row.
+    """
+
+    def write(code, x, start_x, row_x, y, start_y, row_y):
+        columns = transposed(code, code.entry(x, start_x), row_x)
+        places = _rows_of_block(code, code.entry(y, start_y), row_y)
+        for column, place in zip(columns, places, strict=True):
+            code.store(column, place)
+
+    number = types.intp
+    return types.void(x, number, number, y, number, number), written_by(write)
+
+
+def transposed(code, x, row):
+    """The columns, as vectors, of a block whose rows begin at x and this distance from each other.
+
+    Vector r contains row r at first. For each bit of the row number in turn, two rows whose numbers
+    differ only in this bit exchange the entries whose column number differs from the row's in this
+    bit.
+    """
+    held = [code.load(place) for place in _rows_of_block(code, x, row)]
+    length = code.length
+
+    bit = 1
+    while bit < length:
+        # Entry k comes from b if k has the bit; `shuffle` counts the entries of b from `length`.
+        of_b = [length if k & bit else 0 for k in range(length)]
+        upper = [(k & ~bit) + n for k, n in enumerate(of_b)]
+        lower = [(k | bit) + n for k, n in enumerate(of_b)]
+
+        for r in range(length):
+            if not r & bit:
+                a, b = held[r], held[r + bit]
+                held[r] = code.shuffle(a, b, upper)
+                held[r + bit] = code.shuffle(a, b, lower)
+        bit *= 2
+    return held
+
+
+def _rows_of_block(code, x, row):
+    """The places of the rows, each a vector."""
+    return [code.vector_at(code.row(x, r, row)) for r in range(code.length)]

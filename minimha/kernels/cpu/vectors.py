@@ -1,0 +1,77 @@
+"""Steps on single vectors, which a kernel calls."""
+
+from __future__ import annotations
+
+from numba import types
+from numba.extending import intrinsic
+
+from .llvm import written_by
+from .registers import VECTORS
+
+
+@intrinsic
+def fma(typing, a, b, c):
+    """a b + c of numbers, rounded once."""
+
+    def write(code, a, b, c):
+        return code.multiply_add(a, b, c)
+
+    return a(a, a, a), written_by(write)
+
+
+@intrinsic
+def copy_vector(typing, x, start_x, y, start_y, *factor):
+    """Copy a vector, times a factor if there is one, from entry start_x of x to entry start_y of y.
+    The arrays are plain memory."""
+
+    def write(code, x, start_x, y, start_y, factor):
+        held = code.load(code.vector_at(code.entry(x, start_x)))
+        for number in factor:
+            held = code.multiply(held, code.repeat(number))
+        code.store(held, code.vector_at(code.entry(y, start_y)))
+
+    factor = types.StarArgTuple.from_types([x.dtype] * len(factor))
+    return types.void(x, types.intp, y, types.intp, factor), written_by(write)
+
+
+@intrinsic
+def sum_in_vectors(typing, x, count):
+    """The sum of the first entries of x, for a count that is a multiple of VECTORS vectors.
+
+    Entry j is added to the entry of its column in VECTORS vectors, and their entries are added in
+    pairs at the end. So zeros at the end of x do not change a bit.
+    """
+
+    def write(code, x, count):
+        sums = [code.variable(code.zeros) for _ in range(VECTORS)]
+        width = count.type(VECTORS * code.length)
+
+        with code.loop(code.builder.sdiv(count, width)) as k:
+            row = code.vectors_at(code.row(x, k, width), VECTORS)
+            for place, column in zip(row, sums, strict=True):
+                code.store(code.add(code.load(column), code.load(place)), column)
+
+        total = code.load(sums[0])
+        for column in sums[1:]:
+            total = code.add(total, code.load(column))
+
+        # Add the upper half of the entries to the lower half, until one is left.
+        half = code.length // 2
+        while half >= 1:
+            upper = [half + k % half for k in range(code.length)]
+            total = code.add(total, code.shuffle(total, total, upper))
+            half //= 2
+        return code.first(total)
+
+    return x.dtype(x, types.intp), written_by(write)
+
+
+@intrinsic
+def prefetch(typing, x, start):
+    """Begin to load the cache line of entry start of x into the L2 cache. An entry beyond the end
+    does no harm."""
+
+    def write(code, x, start):
+        code.prefetch(code.entry(x, start), to_write=False, locality=2)
+
+    return types.void(x, types.intp), written_by(write)
