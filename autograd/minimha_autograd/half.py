@@ -36,8 +36,8 @@ def rounded(x: Any, dtype: Any) -> Any:
 
 
 def in_float32(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Callable[..., Any]]:
-    """The value and the pullback of a function, on 16-bit floats computed in float32. The value is
-    rounded once; the gradients stay float32, for the tape to round."""
+    """The value and the pullback of a function, computed in float32 if there are 16-bit floats. The
+    value is rounded once; the gradients stay float32, and the tape rounds them."""
     halves = [x for x in arrays if backend.is_half(x)]
     if not halves:
         return function(*arrays)
@@ -63,8 +63,9 @@ def always(*_: Any) -> bool:
 
 
 def alike(*arrays: Any) -> bool:
-    """Native for arrays of one shape: the sum, difference or product of two entries is rounded
-    once. A number beside an array would be rounded first, and broadcasting needs a sum."""
+    """Native for arrays of the same shape: the sum, difference or product of two entries is rounded
+    once. Not for a number beside an array, which would itself be rounded to 16 bits first, nor for
+    arrays that broadcast, whose gradients are sums."""
     shapes = [x.shape for x in arrays if backend.is_array(x)]
     return len(shapes) == len(arrays) and len(set(shapes)) == 1
 

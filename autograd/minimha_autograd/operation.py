@@ -249,7 +249,7 @@ class Signature:
         return [x if name in self._narrow else widened(x) for name, x in labelled]
 
     def _common_dtype(self, arrays: list[Any]) -> tuple[Any, bool]:
-        """The dtype of the floating-point arrays, and whether it has 16 bits."""
+        """The dtype of the floating-point arrays, and whether it is a 16-bit dtype."""
         alike = {}
         for name, x in self.labelled(arrays).items():
             itemsize = getattr(getattr(x, "dtype", None), "itemsize", 8)

@@ -55,7 +55,7 @@ GRAIN = 32
 """Keys are skipped in multiples of this number, which is a multiple of the columns of a block on
 every CPU, and at least its rows. The width of a tile is also a multiple of it."""
 _FEW = 6
-"""The most queries for which keys and values are not copied, but read where they are."""
+"""For at most this many queries, keys and values are read where they are, without a copy."""
 
 
 @kernel

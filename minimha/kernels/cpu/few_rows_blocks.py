@@ -13,8 +13,8 @@ from .llvm import written_by
 from .transpose import transposed
 
 LONG = 8
-"""The vectors of a single row that stay in registers: enough to start two products in each cycle,
-while each takes four."""
+"""How many vectors of a single row stay in registers: a multiplication takes four cycles, so with
+eight vectors a CPU can start two in each cycle."""
 
 
 @intrinsic

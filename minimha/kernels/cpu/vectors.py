@@ -38,8 +38,8 @@ def copy_vector(typing, x, start_x, y, start_y, *factor):
 def sum_in_vectors(typing, x, count):
     """The sum of the first entries of x, for a count that is a multiple of VECTORS vectors.
 
-    Entry j is added to the entry of its column in VECTORS vectors, and their entries are added in
-    pairs at the end. So zeros at the end of x do not change a bit.
+    Entry j is added to partial sum j mod n, where n is the number of entries in VECTORS vectors. At
+    the end the partial sums are added in pairs. So zeros at the end of x do not change a bit.
     """
 
     def write(code, x, count):
