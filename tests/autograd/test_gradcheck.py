@@ -161,6 +161,46 @@ def test_calls_that_differ_in_rounding_only_are_no_mistake(dtype, rng):
     mh.gradcheck(square, rng.standard_normal(5).astype(dtype))
 
 
+def sums_in_any_order(x):
+    """Σ x along the last axis, in another order in each call."""
+    return x[..., draws.permutation(x.shape[-1])].sum(axis=-1, keepdims=True)
+
+
+def test_sums_in_another_order_are_no_mistake_even_where_their_terms_cancel(rng):
+    """The gradient of the shift is 0, rounded otherwise in each call; so are digits of the value."""
+
+    def shifted_softmax(x, shift):
+        e = np.exp(x + shift)
+        y = e / sums_in_any_order(e)
+
+        def pullback(dy):
+            dx = y * (dy - sums_in_any_order(y * dy))
+            return dx, sums_in_any_order(dx)
+
+        return y, pullback
+
+    def centred(x):
+        n = x.shape[-1]
+        return x - sums_in_any_order(x) / n, lambda dy: (dy - sums_in_any_order(dy) / n,)
+
+    for dtype in ("float64", "float32"):
+        mh.gradcheck(
+            shifted_softmax, *(rng.standard_normal(s).astype(dtype) for s in ((3, 20), (3, 1)))
+        )
+        mh.gradcheck(centred, (1e4 + rng.standard_normal((3, 20))).astype(dtype))
+
+
+def test_draws_are_found_beside_masked_scores(rng):
+    visible = np.tri(5, dtype=bool)
+
+    def dropped(scores):
+        keep = draws.random(scores.shape) < 0.8
+        return np.where(visible, scores * keep, -1e9), lambda dy: (dy * visible * keep,)
+
+    with pytest.raises(mh.GradcheckError, match=r"two calls .* does it draw random"):
+        mh.gradcheck(dropped, rng.standard_normal((5, 5)))
+
+
 def test_calls_that_differ_by_little_more_than_rounding_are_found(rng):
     def noisy(x):
         return x * (1 + 1e-6 * draws.standard_normal(x.shape)), lambda dy: (dy,)

@@ -170,8 +170,11 @@ def scales(x: np.ndarray) -> np.ndarray:
     return np.clip(size, float(np.finfo(x.dtype).tiny) ** (1 / 3), 1.0)
 
 
-def perturbed(arrays: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
-    """Arrays with each entry changed by two units in the last place, as by different rounding.
+def perturbed(
+    arrays: Sequence[np.ndarray], rng: np.random.Generator, roundings: float = 2
+) -> list[np.ndarray]:
+    """Arrays with each entry changed by two units in the last place, as by different rounding, or
+    by another number of them.
 
     Entries of equal size stay equal, so that arrays at a kink stay there.
     """
@@ -181,6 +184,8 @@ def perturbed(arrays: Sequence[np.ndarray], rng: np.random.Generator) -> list[np
         rng.choice([-1.0, 1.0], size=flat.size)[where], np.cumsum([x.size for x in arrays])[:-1]
     )
     return [
-        np.asarray(x * (1 + 2 * np.finfo(x.dtype).eps * sign.reshape(x.shape)), dtype=x.dtype)
+        np.asarray(
+            x * (1 + roundings * np.finfo(x.dtype).eps * sign.reshape(x.shape)), dtype=x.dtype
+        )
         for x, sign in zip(arrays, signs, strict=True)
     ]
