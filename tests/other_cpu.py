@@ -19,9 +19,11 @@ functions    exp, log, tanh, sin, erf, powers, … change half of their results 
              last place. Inside an array, equal values change in the same way; in its first and last
              few entries, and in an array with gaps, they change in another way
 
-So the same call on the same layout always gives the same bits, as on a real machine. What is exact
-stays exact: sums of small integers, exp 0 = 1, tanh x = x for tiny x, zeros, infinities and NaN.
-What every CPU rounds correctly does not change: + − × ÷, square roots, the largest, the smallest.
+So the same call on the same layout always gives the same bits, as with OpenBLAS. (Intel's MKL may
+also round by the address of an array, unless MKL_CBWR is set. gradcheck and diagnose allow for
+that; many tests, such as those of resumed runs, do not.) What is exact stays exact: sums of small
+integers, exp 0 = 1, tanh x = x for tiny x, zeros, infinities and NaN. What every CPU rounds
+correctly does not change: + − × ÷, square roots, the largest, the smallest.
 
 The option reaches all calls of NumPy in this process, but no other process, nor torch, compiled
 kernels or LAPACK. OpenBLAS and Numba contain code for other CPUs, which `.ci/other_cpus` runs.
