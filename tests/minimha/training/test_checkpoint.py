@@ -192,6 +192,7 @@ for loss in a_run:
 
 
 @pytest.mark.thorough
+@pytest.mark.this_cpu("its other process does not have the option")
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL")
 def test_a_run_killed_before_any_file_operation_of_a_save_ends_with_the_same_weights(tmp_path):
     expected, killed = weights(advance(run(), 6)), []

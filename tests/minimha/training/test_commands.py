@@ -342,6 +342,7 @@ def test_ranks_wait_while_rank_0_evaluates(folder, monkeypatch):
 
 
 @pytest.mark.thorough
+@pytest.mark.this_cpu("its other process does not have the option")
 def test_a_killed_run_resumes_bit_for_bit(folder):
     small = "--layers 1 --heads 4 --width 16 --context 16 --batch 3 --steps 24 --every 4"
     assert trained("whole", small=small) == 0
