@@ -36,8 +36,8 @@ class GPT(Module):
     logit_softcap
                  limits the logits to logit_softcap · tanh(logits / logit_softcap)
     rng          a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
-    dtype        of the weights. "bfloat16" is for the matrices alone: activations are then float32,
-                 and so are all gradients except those of the tables of embeddings
+    dtype        of the weights. "bfloat16" is for the matrices alone: biases, the weights of norms
+                 and activations are then float32
 
     The other arguments are those of `Block`. With tie=True the defaults make a GPT-2; a Llama has
     norm="rms", activation="swiglu", bias=False and rope. `settings` holds the arguments:
