@@ -6,8 +6,9 @@ bfloat16. So the wrapper around every operation, `operation`, gives its function
 and rounds the values once. The tape rounds a gradient once, after all its parts have been added up.
 
 Some operations are *native*: their functions receive the 16-bit arrays themselves. The predicates
-`always`, `alike` and `on_device` say when. Their pullbacks must not round either: they only move
-entries of the cotangent or change signs, or they return float32. The exception is `on_device`.
+`always`, `alike` and `on_device` say when. Their pullbacks do not round: they only move entries of
+the cotangent or change signs, or they return float32. Only products of matrices on a device round
+each part of a gradient.
 """
 
 from __future__ import annotations

@@ -239,6 +239,8 @@ def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
     Integers and booleans have no gradient. Raises TypeError for a name that is not a dtype.
     """
     xp = namespace(x)
-    before = xp.float32 if backend.is_half(x) else x.dtype  # the tape rounds the sum of all parts
     dtype = backend.dtype(xp, dtype)
+
+    # The tape rounds to 16 bits, after adding up all parts.
+    before = xp.float32 if backend.is_half(x) else x.dtype
     return xp.astype(x, dtype), lambda dy: (xp.astype(dy, before),)
