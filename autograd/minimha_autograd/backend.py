@@ -217,6 +217,14 @@ def dtype(xp: Any, name: Any) -> Any:
         raise TypeError(f"no dtype {name!r}") from error
 
 
+def finfo(x: Array) -> Any:
+    """The limits of the dtype of x, such as eps and min."""
+    xp = namespace(x)
+    if getattr(x.dtype, "name", "") == "bfloat16":
+        xp = importlib.import_module("ml_dtypes")
+    return xp.finfo(x.dtype)
+
+
 def copy(x: Array) -> Array:
     """A copy of x."""
     return namespace(x).asarray(x, copy=True)

@@ -5,9 +5,10 @@ In float16, 400² is infinite. A sum of ones stops growing at 2048 in float16, a
 bfloat16. So the wrapper around every operation, `operation`, gives its function arrays of float32
 and rounds the values once. The tape rounds a gradient once, after all its parts have been added up.
 
-Some operations are *native*: their functions receive the 16-bit arrays themselves, because they
-only move entries, round each entry once anyway, or convert to float32 themselves. The predicates
-`always`, `alike` and `on_device` say when an operation is native.
+Some operations are *native*: their functions receive the 16-bit arrays themselves. The predicates
+`always`, `alike` and `on_device` say when. Their pullbacks do not round: they only move entries of
+the cotangent or change signs, or they return float32. Only products of matrices on a device round
+each part of a gradient.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ def always(*_: Any) -> bool:
 
 
 def alike(*arrays: Any) -> bool:
-    """Native for arrays of the same shape: the sum, difference or product of two entries is rounded
-    once. Not for a number beside an array, which would itself be rounded to 16 bits first, nor for
+    """Native for sums and differences of arrays of the same shape, which are rounded once and whose
+    gradients are the cotangent. Not for products, whose gradients would be rounded before they are
+    added to others; nor for a number beside an array, which would itself be rounded first; nor for
     arrays that broadcast, whose gradients are sums."""
     shapes = [x.shape for x in arrays if backend.is_array(x)]
     return len(shapes) == len(arrays) and len(set(shapes)) == 1

@@ -73,7 +73,7 @@ def operation(
     settings     the positional arguments that are settings as well; their gradients are None
     describes    errors list the arguments; False if those of the function say what is wrong
     narrow       the arguments that may be of 16 or 8 bits beside wider ones, also in a class that
-                 the function knows; their gradients are wide
+                 the function knows; the pullback returns wide gradients for them
     native       a predicate of the arguments from `half`: whether the function receives 16-bit
                  floats as they are; by default it receives float32
 
@@ -119,13 +119,13 @@ def operation(
             edges.append(edge)
             shapes.append(shape)
 
-        value, values, pullback, dtype, half = call(arrays, edges, given, recorded)
+        value, values, pullback, dtype, halves = call(arrays, edges, given, recorded)
 
         # Values of Tensors are Tensors.
         if variable is not None:
             node = None
             if recorded:
-                node = Node(signature, pullback, edges, shapes, dtype, len(values), half)
+                node = Node(signature, pullback, edges, shapes, dtype, len(values), halves)
             for k, y in enumerate(values):
                 values[k] = variable._made(y, node, k)
                 for see in open_blocks.watchers:
@@ -140,14 +140,14 @@ def operation(
         bound = [backend.number(x) for x in inputs]
         if wanted is None:
             wanted = tuple(map(backend.is_floating, bound))
-        value, values, pullback, dtype, half = call(bound, wanted, given, recorded=False)
+        value, values, pullback, dtype, halves = call(bound, wanted, given, recorded=False)
         result = tuple(values) if type(value) is tuple else values[0]
 
         # Within no_grad, or of integers, there is nothing to guard.
         if not any(wanted):
             return result, lambda *_: (None,) * len(bound)
         shapes = [x.shape if want else None for x, want in zip(bound, wanted)]  # noqa: B905
-        node = Node(signature, pullback, (), shapes, dtype, len(values), half)
+        node = Node(signature, pullback, (), shapes, dtype, len(values), halves)
         return result, node.pullback
 
     made: Any = lifted
@@ -197,22 +197,23 @@ class Signature:
         self._describes = describes
         self._narrow = narrow
         self._native = native
-        self._dtypes: dict[Any, tuple[Any, bool]] = {}
+        self._dtypes: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
 
     def call(
         self, arrays: list[Any], wanted: Any, settings: dict[str, Any], recorded: bool
-    ) -> tuple[Any, list[Any], Pullback, Any, bool]:
+    ) -> tuple[Any, list[Any], Pullback, Any, tuple[Any, ...]]:
         """The value, the value as a list of arrays, the pullback, the dtype of its gradients, and
-        whether this is a 16-bit dtype."""
+        the 16-bit dtypes of the arguments, as in `Node`."""
         if self.wanted:
             settings["wanted"] = tuple(map(bool, wanted)) + (False,) * (self.arity - len(wanted))
 
-        # The dtype is computed once for each combination of types.
+        # The dtypes are computed once for each combination of types.
         kinds = tuple([(type(x), getattr(x, "dtype", None)) for x in arrays])
         known = self._dtypes.get(kinds)
         if known is None:
             known = self._dtypes[kinds] = self._common_dtype(arrays)
-        dtype, half = known
+        dtype, halves = known
+        half = getattr(dtype, "itemsize", 0) == 2
 
         wide = half and not (self._native and self._native(*arrays))
         try:
@@ -241,15 +242,15 @@ class Signature:
 
         if modes.get().detect_anomaly:
             debug.check_values(self.name, self.labelled(arrays) | settings, values)
-        return value, values, pullback, dtype, half
+        return value, values, pullback, dtype, halves
 
     def _widened(self, arrays: list[Any]) -> list[Any]:
         """The arrays as float32, except those that may be narrow beside it."""
         labelled = self.labelled(arrays).items()
         return [x if name in self._narrow else widened(x) for name, x in labelled]
 
-    def _common_dtype(self, arrays: list[Any]) -> tuple[Any, bool]:
-        """The dtype of the floating-point arrays, and whether it is a 16-bit dtype."""
+    def _common_dtype(self, arrays: list[Any]) -> tuple[Any, tuple[Any, ...]]:
+        """The dtype of the floating-point arrays, and the 16-bit dtypes among theirs."""
         alike = {}
         for name, x in self.labelled(arrays).items():
             itemsize = getattr(getattr(x, "dtype", None), "itemsize", 8)
@@ -257,7 +258,8 @@ class Signature:
             if name not in self._not_arrays and not differs:
                 alike[name] = x
         dtype = refusals.common_dtype(self.name, alike, self._optional)
-        return dtype, getattr(dtype, "itemsize", 0) == 2
+        halves = [x.dtype if backend.is_half(x) else None for x in arrays]
+        return dtype, tuple(halves) if any(map(backend.is_half, arrays)) else ()
 
     def _explained(
         self, error: Exception, arrays: list[Any], settings: dict[str, Any]

@@ -19,7 +19,7 @@ from typing import Any
 
 from . import backend, debug
 from .backend import Array
-from .half import rounded, widened
+from .half import widened
 from .modes import modes
 
 Pullback = Callable[..., tuple[Array | None, ...]]
@@ -63,8 +63,9 @@ class Node:
     function   the pullback as the operation returned it; None for a leaf
     edges      one for each argument, None where no gradient is wanted
     shapes     of the arguments, None where no gradient is wanted
-    dtype      of the gradients
-    half       whether this dtype has 16 bits
+    dtype      of the gradients as the pullback returns them; float32 is also accepted for 16 bits
+    halves     for each argument its dtype, if that has 16 bits, else None; () if none has. Its
+               gradient is rounded to this dtype once its parts have been added
     values     how many values the operation has
     order      decreases from node to node, so that a heap returns the newest node first
     saved      the arrays that the pullback saved, and their checksum
@@ -74,8 +75,8 @@ class Node:
     """
 
     __slots__ = (
-        "__weakref__", "checksum", "dtype", "edges", "function", "grads", "half", "hooks", "lines",
-        "order", "saved", "shapes", "signature", "values",
+        "__weakref__", "checksum", "dtype", "edges", "function", "grads", "halves", "hooks",
+        "lines", "order", "saved", "shapes", "signature", "values",
     )  # fmt: skip
 
     def __init__(
@@ -86,11 +87,11 @@ class Node:
         shapes: Sequence[tuple[int, ...] | None] = (),
         dtype: Any = None,
         values: int = 1,
-        half: bool = False,
+        halves: Sequence[Any] = (),
     ) -> None:
         self.signature, self.function, self.edges = signature, function, edges
         self.shapes, self.dtype, self.values, self.order = shapes, dtype, values, next(_order)
-        self.half = half
+        self.halves = halves
         self.lines = debug.calling_lines() if modes.get().detect_anomaly else ""
         self.saved = saved_arrays(function)
         self.checksum = checksum(self.saved, self.lines != "")
@@ -100,10 +101,12 @@ class Node:
     def pullback(self, *dys: Array | None) -> tuple[Array | None, ...]:
         """The gradients of the arguments, with broadcasting undone; None where none is wanted."""
         gradients = self.gradients(*dys)
-        return tuple([rounded(dx, self.dtype) for dx in gradients]) if self.half else gradients
+        if not self.halves:
+            return gradients
+        return tuple(map(_as_dtype, gradients, self.halves))
 
     def gradients(self, *dys: Array | None) -> tuple[Array | None, ...]:
-        """As `pullback`, but the gradients of 16-bit arguments may still be float32. The caller
+        """As `pullback`, but the gradients of 16-bit arguments may still be wider. The caller
         rounds them, after adding those of other uses.
 
         Raises RuntimeError if a saved array has changed, TypeError or ValueError unless there is
@@ -144,13 +147,13 @@ class Node:
         if modes.get().detect_anomaly:
             for k, dx in enumerate(fitting):
                 part = f"the backward of {signature.name}, in the gradient of {signature.label(k)}"
-                dx = rounded(dx, self.dtype) if self.half else dx  # noqa: PLW2901
+                dx = _as_dtype(dx, self.halves[k]) if self.halves else dx  # noqa: PLW2901
                 debug.check_gradient(dx, f"first appeared in {part}", self.lines)
         return tuple(fitting)
 
     def _fitted(self, dx: Any, shape: Any) -> Array:
         dx, dtype = backend.asarray(dx), self.dtype
-        if self.half:
+        if getattr(dtype, "itemsize", 0) == 2:
             dx = widened(dx)
             dtype = backend.namespace(dx).float32
         dx = backend.unbroadcast(dx, shape)
@@ -166,7 +169,7 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
     of leaves change only after every pullback has run.
     """
     results = []
-    halves: dict[int, Any] = {}  # 16-bit dtypes, by the order of nodes whose sums are float32
+    halves: dict[int, Any] = {}  # 16-bit dtypes, by the order of nodes whose sums are wider
     dys: list[Array | None] = [None] * root.values
     dys[k] = seed
     arrived = {root.order: (root, dys)}  # nodes by order, with the gradients of their values
@@ -174,14 +177,16 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
     while waiting:
         node, dys = arrived.pop(heappop(waiting))
         if halves and node.order in halves:
-            dys = [rounded(dy, halves[node.order]) for dy in dys]
+            dys = [_as_dtype(dy, halves[node.order]) for dy in dys]
         if node.hooks:
             _call_hooks(node, dys)
         if node.function is None or retain:
             results.append((node, dys))
         if node.function is None:
             continue
-        for edge, dx in zip(node.edges, node.gradients(*dys)):  # noqa: B905  strict takes longer
+        gradients = node.gradients(*dys)
+        dtypes = node.halves or itertools.repeat(None)
+        for edge, dx, half in zip(node.edges, gradients, dtypes):  # noqa: B905  strict takes longer
             if edge is None or dx is None:
                 continue
             parent, j = edge
@@ -189,12 +194,19 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
                 arrived[parent.order] = parent, [None] * parent.values
                 heappush(waiting, parent.order)
             sums = arrived[parent.order][1]
-            if node.half:
-                halves[parent.order] = node.dtype
-            sums[j] = dx if sums[j] is None else _sum(sums[j], dx, node.half)
+            if half is not None:
+                halves[parent.order] = half
+            sums[j] = dx if sums[j] is None else _sum(sums[j], dx, half is not None)
         if not retain:
             node.function, node.edges, node.saved, node.checksum = gone, (), [], 0
     _accumulate(results)
+
+
+def _as_dtype(dx: Array | None, dtype: Any) -> Array | None:
+    """dx rounded to a 16-bit dtype; dx itself if either is None."""
+    if dx is None or dtype is None or dx.dtype == dtype:
+        return dx
+    return backend.namespace(dx).astype(dx, dtype)
 
 
 def _sum(a: Array, b: Array, half: bool = False) -> Array:

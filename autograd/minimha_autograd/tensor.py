@@ -91,7 +91,7 @@ class Tensor(Variable):
 
     @property
     def grad(self) -> Array | None:
-        """The gradient accumulated by backward(): an array of the library of data.
+        """The gradient accumulated by backward(): an array of the library and dtype of data.
 
         Leaves have one, and after backward(retain_graph=True) every Tensor of the graph.
         """

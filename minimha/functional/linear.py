@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 from minimha_autograd import Pullback, half, operation
@@ -66,8 +65,8 @@ def linear_maps(
     n, wants_x, wants_ws = math.prod(shape[:-1]), wanted[0], wanted[1 : 1 + count]
     wants_bs = wanted[1 + count :]
     rows = xp.reshape(x, (n, shape[-1]))  # one large product instead of a batch of small ones
-    times = operator.matmul if ws[0].dtype == x.dtype else _product
-    ys = [times(rows, w) if b is None else times(rows, w) + b for w, b in zip(ws, bs, strict=True)]
+    ys = [_times(rows, w) for w in ws]
+    ys = [y if b is None else y + b for y, b in zip(ys, bs, strict=True)]
     ys = [xp.reshape(y, (*shape[:-1], y.shape[1])) for y in ys]
     saved: Any = rows if any(wants_ws) else None  # free what no gradient needs
     ws = ws if wants_x else ()
@@ -80,14 +79,18 @@ def linear_maps(
             if dy is not None:
                 dy = xp.reshape(dy, (n, dy.shape[-1]))  # noqa: PLW2901
                 if wants_x:
-                    w = ws[k].mT
-                    own = dy @ w if w.dtype == dy.dtype else _product(dy, w)
+                    own = _times(dy, ws[k].mT)
                     dx = own if dx is None else dx + own
                 dws[k] = saved.mT @ dy if wants_ws[k] else None
                 dbs[k] = xp.sum(dy, axis=0, dtype=wide) if wants_bs[k] else None
         return None if dx is None else xp.reshape(dx, shape), *dws, *dbs
 
     return ys, pullback
+
+
+def _times(x: Array, w: Any) -> Array:
+    """x w, with a w that may be narrower than x."""
+    return x @ w if w.dtype == x.dtype else _product(x, w)
 
 
 def _product(x: Array, w: Any) -> Array:

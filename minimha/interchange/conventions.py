@@ -287,7 +287,7 @@ def _tuple(axes: str) -> str:
 
 def _hiding(x: Array, lowest: bool) -> float:
     """The largest number that counts as hidden in floats like x."""
-    return float(namespace(x).finfo(x.dtype).min) if lowest else -math.inf
+    return float(backend.finfo(x).min) if lowest else -math.inf
 
 
 def _together(*parts: MaskAndBias) -> MaskAndBias:

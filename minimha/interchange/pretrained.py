@@ -25,7 +25,7 @@ from .configuration import (
 from .files import written_whole
 from .json_file import OBJECT, Kind, naming, one_of, read_json, require, shown
 from .layouts import GPT2, HARMLESS, LAYOUTS, UNSUPPORTED, Layout
-from .safetensors_file import mapped, write
+from .safetensors_file import bfloat16_of_numpy, mapped, write
 from .states import blank, mismatches, packed, parts, refuse, state, unpacked, with_biases
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
@@ -188,13 +188,9 @@ def _entries(
     the files lack the prefix. Raises as `from_pretrained` for a dtype."""
     if dtype not in (None, *_FLOATS):
         raise ValueError(f"dtype = {dtype!r} must be {' or '.join(map(repr, _FLOATS))}")
-    if dtype == "bfloat16":
-        try:
-            import ml_dtypes  # noqa: F401  registers the dtype with NumPy
-        except ImportError as error:
-            fix = "pip install ml_dtypes"
-            raise RuntimeError(f"dtype='bfloat16' needs the package ml_dtypes: {fix}") from error
     keep = dtype == "bfloat16"
+    if keep:
+        bfloat16_of_numpy()  # NumPy knows the dtype from then on
     arrays = {name: x for file in files for name, x in mapped(file, bfloat16=keep).items()}
     if dtype is not None:
         vectors = "float32" if keep else dtype

@@ -58,15 +58,18 @@ def write(
         unfinished.write_bytes(_packed(host, metadata))
 
 
-def read(path: str | Path) -> dict[str, np.ndarray]:
+def read(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file, by name; its metadata are ignored.
 
-    bfloat16, which NumPy lacks, becomes float32, exactly.
+    bfloat16  whether entries of bfloat16 stay as they are, which needs the package ml_dtypes; by
+              default they become float32, exactly
+
     Raises OSError if there is no file; ValueError for a file that is incomplete or in another
-    format, and for entries of other dtypes, all of which it names. Nothing is unpickled.
+    format, and for entries of other dtypes, all of which it names; RuntimeError for bfloat16
+    without ml_dtypes. Nothing is unpickled.
     """
     return {
-        name: _array(dtype, shape, bytearray(data))
+        name: _array(dtype, shape, bytearray(data), bfloat16=bfloat16)
         for name, dtype, shape, data in _read(path, Path(path).read_bytes())
     }
 
@@ -74,8 +77,6 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
 def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
     """As `read`, but the arrays are views of the file: the system reads their parts when they are
     first used, and may forget them when memory is short. Changes do not reach the file.
-
-    bfloat16  whether entries of bfloat16 stay as they are, which needs the package ml_dtypes
     """
     import mmap  # what needs no file does without it
 
@@ -111,8 +112,20 @@ def save(module: Module, path: str | Path) -> None:
 
 
 def load(module: Module, path: str | Path) -> None:
-    """Set all parameters of a module from a safetensors file. Raises as `read` and `set_state`."""
-    set_state(module, read(path))
+    """Set all parameters of a module from a safetensors file; entries of bfloat16 stay as they are
+    if the module has such parameters. Raises as `read` and `set_state`."""
+    names = {str(p.dtype) for p in module.parameters()}
+    set_state(module, read(path, bfloat16="bfloat16" in names))
+
+
+def bfloat16_of_numpy() -> np.dtype:
+    """The dtype. Raises RuntimeError without ml_dtypes."""
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        fix = "pip install ml_dtypes"
+        raise RuntimeError(f"bfloat16 needs the package ml_dtypes: {fix}") from error
+    return np.dtype(ml_dtypes.bfloat16)
 
 
 def _packed(arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None) -> bytes:
@@ -163,13 +176,13 @@ def _width(dtype: str) -> int:
     return 2 if dtype == "BF16" else np.dtype(_DTYPES[dtype]).itemsize
 
 
-def _array(dtype: str, shape: list[int], data: Any, *, bfloat16: bool = False) -> np.ndarray:
+def _array(dtype: str, shape: list[int], data: Any, *, bfloat16: bool) -> np.ndarray:
     """The array of an entry, in its memory. A bfloat16 is the upper half of the bits of a
     float32."""
     if dtype != "BF16":
         x = np.frombuffer(data, _DTYPES[dtype])
     elif bfloat16:
-        x = np.frombuffer(data, "bfloat16")
+        x = np.frombuffer(data, bfloat16_of_numpy())
     else:
         x = np.left_shift(np.frombuffer(data, "uint16"), 16, dtype="uint32").view("float32")
     return (x if x.flags.aligned else x.copy()).reshape(shape)

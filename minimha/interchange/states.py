@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minimha_autograd import backend
-from minimha_autograd.backend import HostArray
+from minimha_autograd.backend import HostArray, namespace
 
 from ..functional import Quantised
 from ..nn import Module
@@ -39,7 +39,8 @@ def set_state(module: Module, arrays: Mapping[str, Any]) -> None:
     refuse(f"the weights do not fit the module{hint}", mismatches(arrays, required))
     new = {name: backend.like(arrays[name], p.data) for name, p in parameters.items()}
     for name, p in parameters.items():
-        p.data = new[name]
+        # torch's bfloat16 is float32 on the host
+        p.data = namespace(p.data).astype(new[name], p.dtype, copy=False)
 
 
 def packed(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -79,7 +79,7 @@ class Learned(Embedding):
                 f"{count} positions from {offset} on do not fit into the context of {context} "
                 "learned positions"
             )
-        return self.table[offset : offset + count]
+        return self._widened(self.table[offset : offset + count])
 
 
 class Rope(NamedTuple):

@@ -90,7 +90,10 @@ class Embedding(Module):
         """(…) -> (…, M)"""
         if isinstance(self.table, Quantised):
             return Tensor(self.table.rows(array_of(indices)))
-        rows = embedding(self.table, indices)
+        return self._widened(embedding(self.table, indices))
+
+    def _widened(self, rows: Any) -> Any:
+        """Rows of the table as float32, if it is of bfloat16."""
         return ops.astype(rows, dtype="float32") if self.widens else rows
 
 

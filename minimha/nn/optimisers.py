@@ -31,8 +31,9 @@ class Optimiser:
 
     16-bit parameters and their states are updated in float32: the square of a gradient may be too
     large or too small for float16, and many steps are smaller than the distance to the next 16-bit
-    number. The remainder that rounding a parameter leaves is kept as its "rest" and added before
-    the next step.
+    number. So each has a master copy in float32, which the steps update; p.data is the master copy,
+    rounded. Entries of p.data that you set yourself replace those of the master copy.
+    Source: Micikevicius et al., "Mixed Precision Training" (2018), section 3.1.
     """
 
     def __init__(self, parameters: Parameters, lr: float, **settings: Any) -> None:
@@ -40,8 +41,7 @@ class Optimiser:
         self.groups = _groups(parameters, {"lr", *settings})
         self.parameters: list[Tensor] = [p for group in self.groups for p in group["params"]]
         self._states = {p: self.start(half.widened(p.data)) for p in self.parameters}
-        narrow = [p for p in self.parameters if backend.is_half(p.data)]
-        self._rests = {p: 0.0 * half.widened(p.data) for p in narrow}
+        self._masters: dict[Tensor, Array] = {}
         _keep_freed_memory()
 
     def start(self, p: Array) -> State:
@@ -60,17 +60,25 @@ class Optimiser:
             for p in group["params"]:
                 if (g := p.grad) is None:
                     continue
-                if p in self._rests:
-                    self._update_narrow(p, half.widened(g), settings)
+                if backend.is_half(p.data):
+                    self._update_half(p, half.widened(g), settings)
                 else:
                     p.data = self.update(p.data, g, self._states[p], settings)
 
-    def _update_narrow(self, p: Tensor, g: Array, settings: Mapping[str, Any]) -> None:
-        """Update a 16-bit parameter in float32, and keep the remainder of rounding."""
-        exact = half.widened(p.data) + self._rests[p]
-        exact = self.update(exact, g, self._states[p], settings)
-        p.data = half.rounded(exact, p.dtype)
-        self._rests[p] = exact - half.widened(p.data)
+    def _update_half(self, p: Tensor, g: Array, settings: Mapping[str, Any]) -> None:
+        """Update the master copy of a 16-bit parameter, and round it."""
+        master = self.update(self._master(p), g, self._states[p], settings)
+        self._masters[p] = master
+        p.data = half.rounded(master, p.dtype)
+
+    def _master(self, p: Tensor) -> Array:
+        """The master copy of a 16-bit parameter, with the entries that were set since."""
+        exact = half.widened(p.data)
+        master = self._masters.get(p)
+        if master is None:
+            return exact
+        same = half.rounded(master, p.dtype) == p.data
+        return namespace(exact).where(same, master, exact)
 
     def zero_grad(self) -> None:
         """Set the gradients to None."""
@@ -79,18 +87,18 @@ class Optimiser:
 
     def state(self) -> dict[str, HostArray]:
         """Copies of the states of all parameters, on the host: "0.m" is m of the first parameter.
-        The state of a 16-bit parameter includes its "rest".
+        The state of a 16-bit parameter includes its "master" copy.
 
         The settings are not included.
         """
         return {
             f"{k}.{name}": backend.to_numpy(backend.asarray(x)).copy()
             for k, p in enumerate(self.parameters)
-            for name, x in (self._states[p] | self._rest_of(p)).items()
+            for name, x in (self._states[p] | self._master_of(p)).items()
         }
 
-    def _rest_of(self, p: Tensor) -> State:
-        return {"rest": self._rests[p]} if p in self._rests else {}
+    def _master_of(self, p: Tensor) -> State:
+        return {"master": self._master(p)} if backend.is_half(p.data) else {}
 
     def set_state(self, arrays: Mapping[str, Any]) -> None:
         """Continue from the state that `state` returned.
@@ -113,8 +121,8 @@ class Optimiser:
                 new = arrays[f"{k}.{name}"]
                 counter = isinstance(old, int)
                 self._states[p][name] = int(new) if counter else backend.like(new, p.data)
-            if p in self._rests:
-                self._rests[p] = backend.like(arrays[f"{k}.rest"], p.data)
+            if backend.is_half(p.data):
+                self._masters[p] = backend.like(arrays[f"{k}.master"], p.data)
 
 
 def _groups(parameters: Parameters, known: set[str]) -> list[dict[str, Any]]:

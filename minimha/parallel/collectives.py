@@ -44,14 +44,21 @@ def all_reduce(x: Array, *, comm: Any) -> tuple[Array, Pullback]:
     """
     what = f"all_reduce of {_kind(x)}"
 
-    def summed(x: Array, what: str) -> Array:
-        xp = namespace(x)
-        flat = xp.reshape(x, (-1,))
-        own = _sum(comm, what, _cut(flat, 0, parts(flat.shape[0], comm.size)))
-        own = half.rounded(own, x.dtype)
-        return xp.reshape(xp.concat(exchanged(comm, what, [own] * comm.size)), x.shape)
+    shape = x.shape
 
-    return summed(x, what), lambda dy: (summed(dy, f"the gradient of {what}"),)
+    def part(x: Array, what: str) -> Array:
+        flat = namespace(x).reshape(x, (-1,))
+        return _sum(comm, what, _cut(flat, 0, parts(flat.shape[0], comm.size)))
+
+    def whole(part: Array, what: str) -> Array:
+        xp = namespace(part)
+        return xp.reshape(xp.concat(exchanged(comm, what, [part] * comm.size)), shape)
+
+    def pullback(dy: Array) -> tuple[Array]:
+        of_gradient = f"the gradient of {what}"
+        return (whole(part(dy, of_gradient), of_gradient),)
+
+    return whole(half.rounded(part(x, what), x.dtype), what), pullback
 
 
 @operation(native=half.always)

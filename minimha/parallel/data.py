@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from minimha_autograd import Tensor, backend, half
+from minimha_autograd import Tensor, backend
 from minimha_autograd.backend import Array, namespace
 
 from .collectives import in_turn, parts
@@ -144,18 +144,10 @@ class Bucket:
         return self.comm.all_gather(shard)
 
     def reduce(self) -> None:
-        gradients = (self._gradient(p) for p in self.parameters)
+        gradients = (0 * p.data if p.grad is None else p.grad for p in self.parameters)
         self.shard.grad = self.comm.reduce_scatter(self.flat(gradients))
         for p in self.parameters:
             p.grad = None
-
-    @staticmethod
-    def _gradient(p: Tensor) -> Array:
-        """The gradient of a parameter in the parameter's dtype, or zeros if it has none. (16-bit
-        weights of a wider input have a float32 gradient.)"""
-        if p.grad is None:
-            return 0 * p.data
-        return half.rounded(p.grad, p.dtype) if backend.is_half(p.data) else p.grad
 
     def gather(self) -> None:
         for p, x in zip(self.parameters, self.cut(self.whole(self.shard.data)), strict=True):

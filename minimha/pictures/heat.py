@@ -49,7 +49,8 @@ def heat_map(
     match it.
     """
     data = _on_host(array)
-    if data.ndim != 2 or not data.size or data.dtype.kind not in "biuf":
+    real = backend.is_floating(data) or backend.is_exact(data)
+    if data.ndim != 2 or not data.size or not real:
         raise ValueError(
             f"array has shape {data.shape} and dtype {data.dtype}: a heat map shows one matrix "
             "(T, S) of real numbers, such as weights[0, 0]; attention_heads draws several"

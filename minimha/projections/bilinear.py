@@ -49,14 +49,14 @@ class Bilinear(Form):
         xp = namespace(stacked.w_q)
         w_q = xp.stack(blocks(stacked.w_q, h))  # (H, M, D)
         w_k = xp.repeat(xp.stack(blocks(stacked.w_k, g)), h // g, axis=0)  # (H, Mk, D)
-        w_qk = w_q @ xp.matrix_transpose(w_k)
+        w_qk = ops.matmul(w_q, xp.matrix_transpose(w_k))
         if is_finite(w_q) and is_finite(w_k) and not is_finite(w_qk):
             raise ValueError(
                 f"W_i^Q W_i^Kᵀ overflows {w_qk.dtype}: convert weights of a wider dtype"
             )
         b_qk = None
         if stacked.b_q is not None:
-            b_qk = (w_k @ xp.stack(blocks(stacked.b_q, h))[..., None])[..., 0]
+            b_qk = ops.matmul(w_k, xp.stack(blocks(stacked.b_q, h))[..., None])[..., 0]
         return cls(stacked.sizes, w_qk, b_qk, stacked.w_v, stacked.b_v)
 
     def to_stacked(self) -> Stacked:

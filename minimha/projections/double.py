@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
+from minimha_autograd import ops
 from minimha_autograd.backend import namespace
 
 from ..functional import linear
@@ -28,8 +29,10 @@ class Double(Stacked):
         return super().project(*(linear(x, first) for x, first in firsts))
 
     def to_stacked(self) -> Stacked:
-        products = self.first_q @ self.w_q, self.first_k @ self.w_k, self.first_v @ self.w_v
-        return Stacked(self.sizes, *products, self.b_q, self.b_k, self.b_v)
+        w_q = ops.matmul(self.first_q, self.w_q)
+        w_k = ops.matmul(self.first_k, self.w_k)
+        w_v = ops.matmul(self.first_v, self.w_v)
+        return Stacked(self.sizes, w_q, w_k, w_v, self.b_q, self.b_k, self.b_v)
 
     @classmethod
     def from_stacked(cls, stacked: Stacked) -> Self:

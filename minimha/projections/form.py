@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
-from minimha_autograd import Tensor, backend, widened
+from minimha_autograd import Tensor, array_of, backend, widened
 from minimha_autograd.backend import Array, namespace
 
 from ..functional.checks import integer
@@ -181,14 +181,14 @@ class Form(Module):
             wide = FORMS["bilinear"].from_stacked(wide.to_stacked())
         w = wide.w_qk
         # a learned W has the precision of its weights, a product that of float32 or float64
-        return ranks(namespace(w).linalg.svdvals(finite(w)), getattr(self, "w_qk", w))
+        return ranks(namespace(w).linalg.svdvals(finite(w)), array_of(getattr(self, "w_qk", w)))
 
 
 def ranks(sigma: Array, matrices: Array) -> list[int]:
     """How many of the descending singular values (H, N) of these H matrices are more than
     rounding."""
     xp = namespace(sigma)
-    rounding = max(matrices.shape) * xp.finfo(matrices.dtype).eps * sigma[:, :1]
+    rounding = max(matrices.shape) * float(backend.finfo(matrices).eps) * sigma[:, :1]
     return [int(n) for n in xp.sum(xp.astype(sigma > rounding, xp.int64), axis=1)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minimha_autograd import backend
+from minimha_autograd import backend, widened
 from minimha_autograd.backend import Array, Rng
 
 from ..masks.mask import AnyMask
@@ -158,3 +158,11 @@ def norm_layer(
     if kind != "layer":
         raise ValueError(f"norm = {kind!r} must be 'layer', 'rms' or 'rms plus one'")
     return LayerNorm(width, bias=bias, **settings)
+
+
+def widen_vectors(model: Module) -> None:
+    """Convert the biases and the weights of norms to float32. The matrices stay as they are: linear
+    maps and embeddings widen them, so that the model computes in float32."""
+    for p in model.parameters():
+        if p.ndim < 2:
+            p.data = widened(p.data)

@@ -18,7 +18,7 @@ from ..functional.checks import integer
 from ..masks.mask import AnyMask
 from ..multihead import KeyValueCache, positions
 from ..nn import Dropout, Embedding, LayerNorm, Module
-from .block import Block
+from .block import Block, widen_vectors
 
 
 class Stack(Module):
@@ -99,6 +99,7 @@ class EncoderDecoder(Module):
     source_vocabulary  number of different source tokens, which then have an embedding of their own.
                        Without it, one table embeds source and target, as in the paper
     dropout            of the embeddings and in the blocks, in calls with an rng
+    dtype              of the weights. "bfloat16" is for the matrices alone, as in `GPT`
 
     The table of the target tokens is also the last linear map, so its gradient is the sum over all
     its uses. hidden, activation and norm_first are those of `Block`, with the paper's defaults.
@@ -119,7 +120,7 @@ class EncoderDecoder(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
-        rng, self.d_model, self.dtype = backend.generator(rng), d_model, dtype
+        rng, self.d_model = backend.generator(rng), d_model
         settings: dict[str, Any] = {
             "hidden": hidden, "activation": activation, "norm_first": norm_first,
             "dropout": dropout, "rng": rng, "dtype": dtype,
@@ -133,6 +134,8 @@ class EncoderDecoder(Module):
         self.dropout = Dropout(dropout)
         self.encoder = Encoder(d_model, num_heads, num_layers, **settings)
         self.decoder = Decoder(d_model, num_heads, num_layers, **settings)
+        if dtype == "bfloat16":
+            widen_vectors(self)
 
     def __call__(
         self,
@@ -182,7 +185,7 @@ class EncoderDecoder(Module):
         """Tokens (B, T) as vectors (B, T, M), with the positions from past on."""
         x = math.sqrt(self.d_model) * table(tokens)
         p = positions.sinusoidal(
-            tokens.shape[1], self.d_model, offset=past, dtype=self.dtype, like=tokens
+            tokens.shape[1], self.d_model, offset=past, dtype=x.dtype, like=tokens
         )
         return self.dropout(x + p, rng)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minimha_autograd import backend, ops, widened
+from minimha_autograd import backend, ops
 from minimha_autograd.backend import Array, Rng, namespace
 
 from .. import masks
@@ -14,7 +14,7 @@ from ..functional import linear
 from ..functional.checks import integer
 from ..multihead import KeyValueCache, QKNorm, positions
 from ..nn import Dropout, Embedding, Linear, Module
-from .block import Block, norm_layer
+from .block import Block, norm_layer, widen_vectors
 
 
 class GPT(Module):
@@ -36,8 +36,8 @@ class GPT(Module):
     logit_softcap
                  limits the logits to logit_softcap · tanh(logits / logit_softcap)
     rng          a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
-    dtype        of the weights. "bfloat16" is for the matrices alone: activations are then float32,
-                 and so are all gradients except those of the tables of embeddings
+    dtype        of the weights. "bfloat16" is for the matrices alone: biases, the weights of norms
+                 and activations are then float32
 
     The other arguments are those of `Block`. With tie=True the defaults make a GPT-2; a Llama has
     norm="rms", activation="swiglu", bias=False and rope. `settings` holds the arguments:
@@ -108,8 +108,8 @@ class GPT(Module):
                 residual = name.endswith(("attention.w_o", "mlp.narrow.weight"))
                 std = 0.02 / math.sqrt(2 * num_layers) if residual else 0.02
                 p.data = backend.normal(rng, p.shape, std=std, dtype=dtype)
-            elif dtype == "bfloat16":
-                p.data = widened(p.data)
+        if dtype == "bfloat16":
+            widen_vectors(self)
 
     def __call__(
         self,

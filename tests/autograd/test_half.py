@@ -12,6 +12,8 @@ import pytest
 from each_record import SLOW, every_case, several
 from samples import RECORDS
 
+from minimha import nn
+from minimha.functional import linear
 from minimha.functional.implementations import named
 from minimha_autograd import Tensor, backend, detect_anomaly, operation, ops
 
@@ -58,11 +60,17 @@ class Half:
         dys = self.cotangents()
         yield from zip(self.pull(*dys), self.pull_wide(*map(self.widened, dys)), strict=True)
 
-    def cotangents(self):
+    def cotangents(self, size=1.0, seed=0):
         """Positive numbers, so that their sums grow."""
-        rng, astype = np.random.default_rng(0), self.place.xp.astype
-        drawn = [rng.uniform(0.5, 2, tuple(y.shape)).astype("float32") for y in self.ours]
+        rng, astype = np.random.default_rng(seed), self.place.xp.astype
+        low, high = 0.5 * size, 2 * size
+        drawn = [rng.uniform(low, high, tuple(y.shape)).astype("float32") for y in self.ours]
         return [astype(self.place(x), y.dtype) for x, y in zip(drawn, self.ours, strict=True)]
+
+    def cotangents_of_uses(self, size):
+        """For four uses: c, −c, d and e, each with a cotangent for every value."""
+        c, d, e = (self.cotangents(size, seed=k) for k in range(3))
+        return c, [backend.asarray(-dy) for dy in c], d, e
 
     def of_absolute_values(self):
         """Each value and gradient, computed from absolute values: for a sum of products, this is
@@ -212,6 +220,118 @@ def test_a_gradient_is_rounded_once_when_all_its_parts_have_been_added(uses, pla
         expected = xp.astype(xp.asarray([uses / 3000 * bound]), dtype)
         np.testing.assert_array_equal(*map(as_float64, (x.grad, expected[[0, 0, 0]])))
         assert x.grad.dtype == dtype
+
+
+@pytest.mark.filterwarnings("ignore")
+@every_case(slow=SLOW)
+def test_a_gradient_is_rounded_once_when_the_parts_of_all_uses_have_been_added(
+    sample, place, dtype
+):
+    """One Tensor is used four times, with the cotangents c, −c, d and e. So parts that are too large
+    for 16 bits cancel, and small ones, below the smallest 16-bit number, add up."""
+    record, case = sample
+    if record.products and not backend.on_host(place(np.zeros(1))):
+        return  # a device rounds products of matrices
+    if by_kernels_for_16_bits(case, place):
+        return
+    for name, change in CHANGES.items():
+        half = Half(record, changed(case, change), place, dtype)
+        for size in 1.0, 30_000.0, 2.0**-12:
+            try:
+                assert_sums_rounded_once(half, size)
+            except AssertionError as error:
+                error.add_note(f"with inputs {name} and cotangents times {size}")
+                raise
+
+
+def assert_sums_rounded_once(half, size):
+    """The gradients of four uses have the bits of their sum in float32, after rounding."""
+    cotangents = half.cotangents_of_uses(size)
+    leaves = [Tensor(x, requires_grad=True) if backend.is_floating(x) else x for x in half.inputs]
+    values = [several(half.operation(*leaves, **half.settings)) for _ in cotangents]
+    if not any(isinstance(y, Tensor) and y.requires_grad for y in values[0]):
+        return
+    flat = [
+        (ops.reshape(y, -1), dy.reshape(-1))
+        for ys, dys in zip(values, cotangents, strict=True)
+        for y, dy in zip(ys, dys, strict=True)
+        if y.requires_grad
+    ]
+    ys, dys = zip(*flat, strict=True)
+    ops.concat(*ys).backward(half.place.xp.concat(dys))
+
+    parts = [half.pull_wide(*map(half.widened, dys)) for dys in cotangents]
+    newest_first = parts[::-1]
+    for k, leaf in enumerate(leaves):
+        if not isinstance(leaf, Tensor) or leaf.grad is None:
+            continue
+        total = newest_first[0][k]
+        for part in newest_first[1:]:
+            total = backend.asarray(total + part[k])
+        expected = half.place.xp.astype(total, leaf.dtype)
+        assert leaf.grad.dtype == expected.dtype
+        np.testing.assert_array_equal(as_float64(leaf.grad), as_float64(expected))
+
+
+@pytest.mark.filterwarnings("ignore")
+@every_case(slow=SLOW)
+def test_a_gradient_has_the_dtype_of_its_argument(sample, place, dtype):
+    """Also where one argument has 16 bits and the others 32, as some operations allow."""
+    record, case = sample
+    floats = [k for k, x in enumerate(case.inputs) if is_drawn(x)]
+    settings = {name: place(x) for name, x in case.settings.items()}
+    for narrow in floats:
+        leaves = []
+        for k, x in enumerate(case.inputs):
+            y = place(x.astype("float32")) if k in floats else place(x)
+            y = place.xp.astype(y, dtype) if k == narrow else y
+            leaves.append(Tensor(y, requires_grad=True) if k in floats else y)
+        try:
+            values = several(record.operation(*leaves, **settings))
+        except TypeError:
+            continue  # the operation needs one dtype
+        for y in values:
+            if isinstance(y, Tensor) and y.requires_grad:
+                y.backward(place.xp.ones_like(y.data), retain_graph=True)
+        for k in floats:
+            assert leaves[k].grad is None or leaves[k].grad.dtype == leaves[k].dtype
+
+
+def narrow_weight(dtype, place):
+    """A weight (4, 2) of 16 bits, which also is the product of a leaf, and a wide input."""
+    xp = place.xp
+    leaf = Tensor(xp.ones((4, 2), dtype=dtype, device=place.device), requires_grad=True)
+    return leaf, ops.multiply(leaf, 1.0), xp.ones((3, 4), dtype=xp.float32, device=place.device)
+
+
+def test_hooks_assignments_and_clipping_keep_the_dtype_of_16_bit_weights(place, dtype):
+    """Though the input that they are multiplied by is float32."""
+    leaf, weight, x = narrow_weight(dtype, place)
+    seen = []
+    for tensor in (leaf, weight):
+        tensor.register_hook(lambda g: [seen.append(g.dtype), g][1])
+    y = linear(x, weight).sum()
+    y.backward(retain_graph=True)
+    assert seen == [dtype] * 2
+    assert weight.grad.dtype == leaf.grad.dtype == dtype
+    leaf.grad = leaf.grad / 1024
+    for largest in (1e-3, 1e9):
+        nn.clip_gradients([leaf], largest)
+        assert leaf.grad.dtype == dtype
+
+
+@pytest.mark.parametrize("wide_first", [True, False])
+def test_parts_from_operations_in_16_and_in_32_bits_are_rounded_once(wide_first, place, dtype):
+    """One part is too large for float16, unless a part of the other kind is subtracted from it."""
+    xp = place.xp
+    leaf, _, x = narrow_weight(dtype, place)
+    parts = [
+        lambda: linear(30_000 * x, leaf).sum(),
+        lambda: ops.sum(leaf.astype(xp.float32) * -90_001.0),
+    ]
+    first, second = (parts[k]() for k in (wide_first, not wide_first))
+    (first + second).backward()
+    np.testing.assert_array_equal(as_float64(leaf.grad), -1.0)
 
 
 def test_an_operation_that_is_not_native_sees_float32(place, dtype):

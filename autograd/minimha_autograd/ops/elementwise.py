@@ -99,7 +99,7 @@ def subtract(a: Array, b: Array) -> tuple[Array, Pullback]:
     return a - b, lambda dy: (dy, -dy)
 
 
-@operation(requirement=broadcasting, native=alike)
+@operation(requirement=broadcasting)
 def multiply(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a · b.   da = dy · b, db = dy · a."""
     wants_a, wants_b = wanted
@@ -239,6 +239,8 @@ def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
     Integers and booleans have no gradient. Raises TypeError for a name that is not a dtype.
     """
     xp = namespace(x)
-    before = x.dtype
     dtype = backend.dtype(xp, dtype)
+
+    # The tape rounds to 16 bits, after adding up all parts.
+    before = xp.float32 if backend.is_half(x) else x.dtype
     return xp.astype(x, dtype), lambda dy: (xp.astype(dy, before),)

@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 import struct
+import sys
 import zipfile
 from pathlib import Path
 
@@ -98,6 +99,42 @@ def test_bfloat16_is_read_exactly_as_float32_and_metadata_is_ignored(tmp_path):
     (name, x), *rest = interchange.read(tmp_path / "bf16").items()
     assert (name, x.dtype, x.shape, rest) == ("x", "float32", (256, 256), [])
     np.testing.assert_array_equal(x.view("uint32").ravel(), patterns.astype("uint32") << 16)
+
+
+@pytest.mark.parametrize("read", [interchange.read, mapped])
+def test_bfloat16_keeps_every_bit_if_it_stays(read, tmp_path):
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    arrays = {"x": np.arange(1 << 16, dtype="uint16").view(bfloat16)}  # all values of the dtype
+    interchange.write(arrays, tmp_path / "bf16")
+    same_bits(read(tmp_path / "bf16", bfloat16=True), arrays)
+
+
+def test_bfloat16_stays_only_with_ml_dtypes(tmp_path, monkeypatch):
+    header = {"x": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}
+    (tmp_path / "bf16").write_bytes(file_of(header, b"12"))
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    assert interchange.read(tmp_path / "bf16")["x"].dtype == "float32"
+    with pytest.raises(RuntimeError, match="bfloat16 needs the package ml_dtypes: pip install"):
+        interchange.read(tmp_path / "bf16", bfloat16=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_module_of_16_bits_is_saved_and_loaded_bit_for_bit(dtype, tmp_path):
+    pytest.importorskip("ml_dtypes" if dtype == "bfloat16" else "numpy")  # it adds the dtype
+    sizes = {"context": 5, "d_model": 4, "num_heads": 2, "num_layers": 1, "dtype": dtype}
+    first, second = (mh.GPT(7, **sizes, rng=seed) for seed in (0, 1))
+    interchange.save(first, tmp_path / "model")
+    interchange.load(second, tmp_path / "model")
+    same_bits(interchange.state(second), interchange.state(first))
+
+
+def test_a_module_of_float32_loads_a_file_of_bfloat16(tmp_path):
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    module = mh.Linear(3, 2)
+    narrow = {name: x.astype(bfloat16) for name, x in interchange.state(module).items()}
+    interchange.write(narrow, tmp_path / "narrow")
+    interchange.load(module, tmp_path / "narrow")
+    same_bits(interchange.state(module), {name: x.astype("float32") for name, x in narrow.items()})
 
 
 @pytest.mark.parametrize("padding", range(4))

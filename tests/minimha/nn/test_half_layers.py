@@ -29,39 +29,40 @@ def of_encoder(rng):
 
 
 LAYERS = {
-    "linear": (lambda: nn.Linear(M, 5), rows),
-    "layer norm": (lambda: nn.LayerNorm(M), rows),
-    "rms norm": (lambda: nn.RMSNorm(M), rows),
-    "rms norm plus one": (lambda: nn.RMSNorm(M, plus_one=True), rows),
-    "embedding": (lambda: nn.Embedding(V, M), tokens),
-    "learned positions": (lambda: mh.positions.Learned(T, M), lambda _: (T,)),
+    "linear": (lambda **k: nn.Linear(M, 5, **k), rows),
+    "layer norm": (lambda **k: nn.LayerNorm(M, **k), rows),
+    "rms norm": (lambda **k: nn.RMSNorm(M, **k), rows),
+    "rms norm plus one": (lambda **k: nn.RMSNorm(M, plus_one=True, **k), rows),
+    "embedding": (lambda **k: nn.Embedding(V, M, **k), tokens),
+    "learned positions": (lambda **k: mh.positions.Learned(T, M, **k), lambda _: (T,)),
     **{
-        activation: (lambda activation=activation: nn.MLP(M, activation=activation), rows)
+        activation: (lambda activation=activation, **k: nn.MLP(M, activation=activation, **k), rows)
         for activation in ("gelu", "relu", "swiglu", "geglu")
     },
     **{
-        form: (lambda form=form: mh.MultiHeadAttention(**SMALL, form=form, bias=False), rows)
+        form: (lambda form=form, **k: mh.MultiHeadAttention(**SMALL, form=form, bias=False, **k), rows)
         for form in mh.projections.FORMS
     },
     "attention with a sink": (
-        lambda: mh.MultiHeadAttention(
-            **SMALL, num_kv_heads=1, sink=True, qk_norm=True, softcap=5.0, rope=mh.positions.Rope()
+        lambda **k: mh.MultiHeadAttention(
+            **SMALL, num_kv_heads=1, sink=True, qk_norm=True, softcap=5.0, rope=mh.positions.Rope(),
+            **k,
         ),
         rows,
     ),
-    "latent": (lambda: mh.LatentAttention(**SMALL, latent=6, head_dim=4, rope_dim=2), rows),
-    "block": (lambda: transformers.Block(**SMALL), rows),
-    "encoder": (lambda: Encoder(**SMALL, num_layers=1), rows),
-    "decoder": (lambda: Decoder(**SMALL, num_layers=1), of_encoder),
+    "latent": (lambda **k: mh.LatentAttention(**SMALL, latent=6, head_dim=4, rope_dim=2, **k), rows),
+    "block": (lambda **k: transformers.Block(**SMALL, **k), rows),
+    "encoder": (lambda **k: Encoder(**SMALL, num_layers=1, **k), rows),
+    "decoder": (lambda **k: Decoder(**SMALL, num_layers=1, **k), of_encoder),
     "encoder and decoder": (
-        lambda: mh.EncoderDecoder(V, **SMALL, num_layers=1),
+        lambda **k: mh.EncoderDecoder(V, **SMALL, num_layers=1, **k),
         lambda rng: tokens(rng) * 2,
     ),
-    "gpt": (lambda: mh.GPT(V, context=T, **SMALL, num_layers=2), tokens),
+    "gpt": (lambda **k: mh.GPT(V, context=T, **SMALL, num_layers=2, **k), tokens),
     "llama": (
-        lambda: mh.GPT(
+        lambda **k: mh.GPT(
             V, context=T, **SMALL, num_layers=2, norm="rms", activation="swiglu", bias=False,
-            rope=mh.positions.Rope(), tie=True, logit_softcap=20.0,
+            rope=mh.positions.Rope(), tie=True, logit_softcap=20.0, **k,
         ),
         tokens,
     ),
@@ -112,21 +113,21 @@ def cast(module, dtype):
     module = copy.deepcopy(module)
     for p in module.parameters():
         p.data = p.data.astype(dtype)
-    if hasattr(module, "dtype"):  # of the positions of an encoder-decoder
-        module.dtype = dtype
     return module
 
 
 @pytest.mark.parametrize("dtype", HALF_A_UNIT)
+@pytest.mark.parametrize("made", ["in 16 bits", "in 32 bits"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_gradients_in_16_bits_are_those_of_float32(name, dtype, rng):
+def test_gradients_in_16_bits_are_those_of_float32(name, made, dtype, rng):
     """Errors are relative to the norm of each array, or to 1/30 of the largest norm if that is more,
     since some true gradients are 0. In units of a single rounding, the bound is 8, because two
     blocks round several times; we saw up to 3.2. A sum that stops growing is off by hundreds."""
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")  # it adds the dtype
     make, draw = LAYERS[name]
-    narrow = cast(far(make(), rng), dtype)
+    narrow = far(make(dtype=dtype) if made == "in 16 bits" else cast(make(), dtype), rng)
+    assert dtype in {str(p.dtype) for p in narrow.parameters()}
     inputs = [x.astype(dtype) if is_drawn(x) else x for x in draw(rng)]
     wide = cast(narrow, "float32"), [x.astype("float32") if is_drawn(x) else x for x in inputs]
     ours, expected = computed(narrow, inputs), computed(*wide)
@@ -135,3 +136,13 @@ def test_gradients_in_16_bits_are_those_of_float32(name, dtype, rng):
         size = max(np.linalg.norm(x), longest / 30)
         error = np.linalg.norm(ours[what] - x) / size
         assert error <= 8 * HALF_A_UNIT[dtype], what
+
+
+@pytest.mark.parametrize("dtype", HALF_A_UNIT)
+def test_embeddings_of_tokens_and_of_positions_can_be_added(dtype, rng):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")  # it adds the dtype
+    embeddings, positions = nn.Embedding(V, M, dtype=dtype), mh.positions.Learned(T, M, dtype=dtype)
+    y = embeddings(*tokens(rng)) + positions(T)
+    y.sum().backward()
+    assert positions.table.grad.dtype == dtype

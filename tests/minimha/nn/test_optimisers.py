@@ -279,7 +279,72 @@ def test_the_state_of_a_parameter_of_16_bits_continues_it(dtype):
         step(first, p)
         step(second, q)
     np.testing.assert_array_equal(p.data, q.data)
-    assert (first.state()["0.rest"] == second.state()["0.rest"]).all()
+    assert (first.state()["0.master"] == second.state()["0.master"]).all()
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_weight_of_16_bits_that_is_set_has_this_value_and_no_other(dtype):
+    """Set as an array, entry by entry, or by a module's state; the other entries keep the digits
+    that rounding hides."""
+
+    def assigned(p, numbers):
+        p.data = numbers
+
+    def in_place(p, numbers):
+        p.data[...] = numbers
+
+    for change in (assigned, in_place):
+        p = half([1000.0, 1000.0], dtype)
+        optimiser = mh.SGD([p], 1.0)
+        p.grad = np.full(2, -0.2, dtype)  # 1000 + 0.2 is 1000 in 16 bits
+        optimiser.step()
+        change(p, np.array([0.0, 1000.0], dtype))
+        for _ in range(9):
+            optimiser.step()
+        hidden = np.float32(1000)
+        for _ in range(10):
+            hidden -= np.float32(p.grad[0])
+        expected = np.array([np.float32(-p.grad[0]) * 9, hidden], "float32").astype(dtype)
+        np.testing.assert_array_equal(p.data, expected)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_weight_of_16_bits_set_after_the_state_of_an_optimiser_has_this_value(dtype):
+    p, q = half([1000.0], dtype), half([1000.0], dtype)
+    first, second = mh.SGD([p], 1.0), mh.SGD([q], 1.0)
+    p.grad = np.full(1, -0.2, dtype)
+    first.step()
+    second.set_state(first.state())
+    q.data = np.zeros(1, dtype)
+    q.grad = np.zeros(1, dtype)
+    second.step()
+    assert float(q.data[0]) == 0
+
+
+@pytest.mark.filterwarnings("ignore")  # infinity
+def test_a_weight_of_16_bits_returns_from_infinity():
+    """65,504 is the largest float16; the master copy in float32 is 66,000."""
+    p = half([65_000.0], "float16")
+    optimiser = mh.SGD([p], 1.0)
+    seen = []
+    for gradient in (-1000.0, 1000.0, 1000.0):
+        p.grad = np.full(1, gradient, "float16")
+        optimiser.step()
+        seen.append(float(p.data[0]))
+    assert seen == [math.inf, 64_992.0, 64_000.0]
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_weight_that_becomes_one_of_16_bits_is_updated_in_16_bits(dtype):
+    pytest.importorskip("ml_dtypes" if dtype == "bfloat16" else "numpy")  # it adds the dtype
+    p = mh.Tensor(np.ones(3, "float32"), requires_grad=True)
+    optimiser = mh.AdamW([p], 1e-4, weight_decay=0.0)
+    p.data = p.data.astype(dtype)
+    for _ in range(200):
+        p.grad = np.ones(3, dtype)
+        optimiser.step()
+    assert p.dtype == dtype
+    np.testing.assert_allclose(p.data.astype(float), 0.98, rtol=2**-8)
 
 
 @pytest.mark.half

@@ -124,6 +124,16 @@ def test_tensors_and_integer_arrays_can_be_drawn():
     assert [t.get_text() for t in cells.values()] == ["1", "0"]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_arrays_of_16_bits_can_be_drawn(dtype):
+    pytest.importorskip("ml_dtypes" if dtype == "bfloat16" else "numpy")  # it adds the dtype
+    weights = np.array([[0.5, 0.25]]).astype(dtype)
+    _, cells = drawn(pictures.heat_map(weights))
+    _, expected = drawn(pictures.heat_map(weights.astype("float64")))
+    assert [t.get_text() for t in cells.values()] == [t.get_text() for t in expected.values()]
+    pictures.attention_heads(weights[None], "a", "bc")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

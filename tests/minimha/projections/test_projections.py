@@ -241,3 +241,23 @@ def test_a_head_is_a_block_of_columns(rng):
     np.testing.assert_array_equal(heads[0, 1, 2], y[0, 2, D : 2 * D])  # head 1 at time 2
     assert abs(heads - y.reshape(B, H, T, D)).max() > 0.1
     np.testing.assert_array_equal(mh.projections.merge_heads(heads), y)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_keeps_a_dtype_of_16_bits(form, dtype, rng):
+    """Also through the products of matrices that some conversions compute."""
+    pytest.importorskip("ml_dtypes" if dtype == "bfloat16" else "numpy")  # it adds the dtype
+    mha = mh.MultiHeadAttention(M, H, dtype=dtype)
+    x = rng.standard_normal((B, T, M)).astype(dtype)
+    expected = mha(x).data.astype("float32")
+    for other in FORMS:
+        converted = mha.convert(form).convert(other, **RANK if form == "bilinear" != other else {})
+        assert {p.dtype for p in converted.parameters()} == {np.dtype(dtype)}
+        error = abs(converted(x).data.astype("float32") - expected).max()
+        assert error <= (2**-4 if dtype == "bfloat16" else 2**-7) * abs(expected).max()
+        assert max(converted.projections.ranks()) >= M // H
+
+
+RANK = {"head_dim": M // H}
+"""The products of two 16-bit matrices, rounded, have full rank."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from layers import same_bits
 
 import minimha as mh
 from minimha import interchange, training
@@ -55,6 +56,36 @@ def test_a_resumed_run_ends_with_the_same_weights_bit_for_bit(stop, path):
     assert len(list(again)) == 6 - stop
     assert weights(again) == expected
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_resumed_run_in_16_bits_ends_with_the_same_bits(dtype, path):
+    """Those of the weights and of the optimiser, which holds digits that the weights lack."""
+    pytest.importorskip("ml_dtypes" if dtype == "bfloat16" else "numpy")  # it adds the dtype
+    expected = advance(run(dtype=dtype, lr=1e-4), 6).state()
+    advance(run(dtype=dtype, lr=1e-4), 4).save(path)
+    again = run(dtype=dtype, lr=1e-4)
+    again.resume(path)
+    same_bits(advance(again, 2).state(), expected)
+    assert again.model.tokens.table.dtype == dtype
+
+
+def test_a_resumed_run_in_bfloat16_of_torch_ends_with_the_same_bits(path):
+    torch = pytest.importorskip("torch")
+
+    def of_torch():
+        a_run = run(dropout=0.0)
+        model = a_run.model.to("torch")
+        for p in model.parameters():
+            p.data = p.data.to(torch.bfloat16)
+        return training.Training(model, TOKENS, steps=6, batch=3, lr=1e-4)
+
+    expected = advance(of_torch(), 6).state()
+    advance(of_torch(), 4).save(path)
+    again = of_torch()
+    again.resume(path)
+    same_bits(advance(again, 2).state(), expected)
+    assert {p.dtype for p in again.model.parameters()} == {torch.bfloat16}
 
 
 def cut(content):
