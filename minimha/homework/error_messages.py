@@ -85,13 +85,14 @@ _HABITS: dict[str, Any] = {
     r"core dimension 0.*\(size (\d+) is different from (\d+)\)": (
         "@ multiplies (…, n, k) by (…, k, m): k is {1} on the left and {0} on the right"
     ),
-    r"(?:Deprecation|Future)Warning: .*\b(?:dot|inner)\b": ALL_PAIRS,
-    r"shapes (?=.*\(\d+,\d+,\d).* not aligned": ALL_PAIRS,
+    r"(?:Deprecation|Future)Warning: (?=[^\n]*\b(?:dot|inner)\b)[^\n]*(?:dimension|ndim|\dD).*"
+    r"line \d+: [^\n]*\b(?:dot|inner)\(": ALL_PAIRS,  # the words that NumPy may use one day
+    r"shapes \(\d+,\d+,\d[\d,]*\) and \(\d+,\d+,\d[\d,]*\) not aligned": ALL_PAIRS,
     r"not aligned: (\d+) \(dim \d+\) != (\d+).*line \d+: [^\n]*\binner\(": (
-        "np.inner multiplies (n, k) by (m, k): k is {0} on the left and {1} on the right"
+        "np.inner multiplies (…, n, k) by (…, m, k): k is {0} on the left and {1} on the right"
     ),
     r"not aligned: (\d+) \(dim \d+\) != (\d+)": (
-        "np.dot multiplies (n, k) by (k, m): k is {0} on the left and {1} on the right"
+        "np.dot multiplies (…, n, k) by (…, k, m): k is {0} on the left and {1} on the right"
     ),
     r"array split does not result in an equal division": (
         "np.split(x, n) cuts axis 0 and np.split(x, n, axis=-1) the columns; the length of that "
