@@ -15,6 +15,7 @@ import numpy as np
 from minimha_autograd.gradcheck import labelled
 
 from ..diagnosis.causes import ALL_PAIRS
+from .shown import without_addresses
 
 MOST = 800
 """The length up to which a message is searched, because some patterns take its fourth power."""
@@ -124,8 +125,13 @@ def error_message(error: BaseException, file: str | None) -> str:
     """The message for a student: a check's own words, or their own error with its line."""
     innermost = traceback.extract_tb(error.__traceback__)[-1].filename
     if isinstance(error, AssertionError) and innermost != file:
-        return str(error)
+        return text_of(error)
     return error_with_line(error, file)
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an error. It may contain what a student's function returned or was given."""
+    return without_addresses(str(error))
 
 
 def error_with_line(error: BaseException, file: str | None) -> str:
@@ -133,7 +139,7 @@ def error_with_line(error: BaseException, file: str | None) -> str:
 
     If that line is in a helper, the line of the outer function that called it follows.
     """
-    lines = [f"{type(error).__name__}: {error}".rstrip(": ")]
+    lines = [f"{type(error).__name__}: {text_of(error)}".rstrip(": ")]
     places = _places(error, file)
     if places:
         frame, last = places[-1]

@@ -19,6 +19,7 @@ from .. import backend
 from ..tensor import Tensor, array_of
 from .function import Arrays, CheckedFunction, Tap, kind_of
 from .numeric import Loss, largest, perturbed
+from .text import type_name
 
 __tracebackhide__ = True
 
@@ -219,8 +220,7 @@ class Gradients:
     def _host(self, dx: Any, name: str) -> np.ndarray:
         """What a pullback returned as the gradient of this, on the host."""
         if not (backend.is_array(dx) or isinstance(dx, Number)):
-            kind = type(dx).__name__
-            text = f"the gradient of {name} is a {kind}: a pullback returns arrays"
+            text = f"the gradient of {name} is a {type_name(dx)}: a pullback returns arrays"
             raise self.function.error(text)
         return backend.to_numpy(backend.asarray(dx))
 
