@@ -29,6 +29,20 @@ def is_close(a: np.ndarray, b: np.ndarray, tolerance: float | None = None) -> bo
     return np.allclose(a, b, rtol=0, atol=relative * largest, equal_nan=True)
 
 
+def is_rounded(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays of floats, the same one computed twice, differ by rounding only.
+
+    The largest entry does not count here: it may be a masked score, −1e9 or the lowest float. Each
+    entry is compared by its own size or, where terms cancel, by that of a small entry.
+    """
+    if a.shape != b.shape:
+        return False
+    sizes = abs(b[np.isfinite(b) & (b != 0)])
+    small = np.quantile(sizes, 0.1) if sizes.size else 0.0
+    relative = rounding(a, b)
+    return np.allclose(a, b, rtol=relative, atol=relative * small, equal_nan=True)
+
+
 def factor(a: np.ndarray, b: np.ndarray, axis: int | None = None) -> Any:
     """What a has to be multiplied by to come closest to b: one number, or with an axis one for each
     row along it; 0 where a is 0."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,10 @@ class _Launched:
     hidden  the arrays with serial numbers in place of their entries
     count   how many launches there were
     loaded  the entries that each block loaded
-    tiles   the block and the entries of each tile that was loaded
-    stored  the block and the values of each tile that was stored
+    tiles   the block and the entries of each tile that was loaded, once
+    stored  the block and the values of each tile that was stored, once
+
+    After the launch, all three are in the order of the blocks, which run in any order.
     """
 
     def __init__(self, inputs: Mapping[str, np.ndarray], largest: int | None) -> None:
@@ -108,8 +111,8 @@ class _Launched:
         self._places = _places(dict(zip(inputs, self.hidden, strict=True)))
         self.count = 0
         self.loaded: dict[Any, set[Place]] = {}
-        self.tiles = set[tuple[Any, frozenset[Place]]]()
-        self.stored = set[tuple[Any, frozenset[float]]]()
+        self.tiles: dict[tuple[Any, frozenset[Place]], None] = {}
+        self.stored: dict[tuple[Any, frozenset[float]], None] = {}
 
     def __call__(self, grid: Any, arrays: Any, run: Callable[..., Any]) -> list[Any]:
         from ..kernels import numpy_tile as ct
@@ -126,13 +129,13 @@ class _Launched:
             numbers = serial[k].load(index, shape, order, "ZERO")
             seen = _found(self._places, numbers.ravel().tolist())
             self.loaded[block].update(seen)
-            self.tiles.add((block, seen))
+            self.tiles[block, seen] = None
             return memories[k].load(index, shape, order, mode)
 
         def store(k: int, index: Any, tile: Any, order: Any) -> None:
             _require_few(tile.shape)
             memories[k].store(index, tile, order)
-            self.stored.add((block, frozenset(tile.ravel().tolist())))
+            self.stored[block, frozenset(tile.ravel().tolist())] = None
             changed.add(k)
 
         def run_block(number: Any) -> None:
@@ -143,6 +146,9 @@ class _Launched:
 
         pairs = [(partial(load, k), partial(store, k)) for k in range(len(arrays))]
         ct.run_blocks(grid, run_block)
+        self.loaded = dict(sorted(self.loaded.items()))
+        self.tiles = dict.fromkeys(sorted(self.tiles, key=itemgetter(0)))
+        self.stored = dict.fromkeys(sorted(self.stored, key=itemgetter(0)))
         return [[k, memories[k].entries] for k in sorted(changed)]
 
     def _with_entries(self, serial: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .error_messages import file_of, line_of
+from .error_messages import file_of, line_of, text_of
 
 
 class Raised(NamedTuple):
@@ -98,7 +98,7 @@ def _heard(tap: Callable[..., Any], heard: Call) -> Callable[..., Any]:
 
 def raised(error: Exception, file: str | None) -> Raised:
     """The error. The file of a remote function is unknown: its text quotes the line."""
-    text = str(error)
+    text = text_of(error)
     is_own = ": raise " in f"{line_of(error, file)}{text.partition(chr(10))[2]}"
     return Raised(type(error).__name__, text, is_own)
 

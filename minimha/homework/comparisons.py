@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from minimha_autograd import gradcheck
-from minimha_autograd.gradcheck import labelled, place, ratio
+from minimha_autograd.gradcheck import labelled, place, ratio, type_name
 
 from ..diagnosis.closeness import factor, is_close
 from ..diagnosis.explanation import AXES
 from .replay import Sketch
 from .resemblance import resemblance
+from .shown import name_of, shown
 
 
 class DifferenceError(AssertionError):
@@ -350,9 +351,10 @@ def _described(x: Any) -> str:
     if x is None:
         return "None"
     if isinstance(x, tuple | list | dict):
-        kinds = (type(y).__name__.replace("ndarray", "array") for y in x)
-        inside = ", ".join(map(str, x) if isinstance(x, dict) else kinds)
+        inside = ", ".join(map(str, x) if isinstance(x, dict) else map(type_name, x))
         return f"a {type(x).__name__} of {inside or 'nothing':.60}"
     if isinstance(x, np.ndarray):
         return f"an array of shape {x.shape}"
-    return f"a {type(x).__name__}: {x!r:.60}"
+    kind = type_name(x)
+    text = name_of(x) if kind == "function" else shown(x)
+    return f"a{'n' * (kind[0] in 'aeiou')} {kind}: {text:.60}"

@@ -15,6 +15,7 @@ import numpy as np
 from minimha_autograd.gradcheck import labelled
 
 from ..diagnosis.causes import ALL_PAIRS
+from .shown import without_addresses
 
 MOST = 800
 """The length up to which a message is searched, because some patterns take its fourth power."""
@@ -85,13 +86,14 @@ _HABITS: dict[str, Any] = {
     r"core dimension 0.*\(size (\d+) is different from (\d+)\)": (
         "@ multiplies (…, n, k) by (…, k, m): k is {1} on the left and {0} on the right"
     ),
-    r"(?:Deprecation|Future)Warning: .*\b(?:dot|inner)\b": ALL_PAIRS,
-    r"shapes (?=.*\(\d+,\d+,\d).* not aligned": ALL_PAIRS,
+    r"(?:Deprecation|Future)Warning: (?=[^\n]*\b(?:dot|inner)\b)[^\n]*(?:dimension|ndim|\dD).*"
+    r"line \d+: [^\n]*\b(?:dot|inner)\(": ALL_PAIRS,  # the words that NumPy may use one day
+    r"shapes \(\d+,\d+,\d[\d,]*\) and \(\d+,\d+,\d[\d,]*\) not aligned": ALL_PAIRS,
     r"not aligned: (\d+) \(dim \d+\) != (\d+).*line \d+: [^\n]*\binner\(": (
-        "np.inner multiplies (n, k) by (m, k): k is {0} on the left and {1} on the right"
+        "np.inner multiplies (…, n, k) by (…, m, k): k is {0} on the left and {1} on the right"
     ),
     r"not aligned: (\d+) \(dim \d+\) != (\d+)": (
-        "np.dot multiplies (n, k) by (k, m): k is {0} on the left and {1} on the right"
+        "np.dot multiplies (…, n, k) by (…, k, m): k is {0} on the left and {1} on the right"
     ),
     r"array split does not result in an equal division": (
         "np.split(x, n) cuts axis 0 and np.split(x, n, axis=-1) the columns; the length of that "
@@ -123,8 +125,13 @@ def error_message(error: BaseException, file: str | None) -> str:
     """The message for a student: a check's own words, or their own error with its line."""
     innermost = traceback.extract_tb(error.__traceback__)[-1].filename
     if isinstance(error, AssertionError) and innermost != file:
-        return str(error)
+        return text_of(error)
     return error_with_line(error, file)
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an error. It may contain what a student's function returned or was given."""
+    return without_addresses(str(error))
 
 
 def error_with_line(error: BaseException, file: str | None) -> str:
@@ -132,7 +139,7 @@ def error_with_line(error: BaseException, file: str | None) -> str:
 
     If that line is in a helper, the line of the outer function that called it follows.
     """
-    lines = [f"{type(error).__name__}: {error}".rstrip(": ")]
+    lines = [f"{type(error).__name__}: {text_of(error)}".rstrip(": ")]
     places = _places(error, file)
     if places:
         frame, last = places[-1]

@@ -193,12 +193,30 @@ def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
     start = _spent()
     stop = (_alarm if hasattr(signal, "setitimer") else _hook)(start)
     try:
-        return call(*arguments)
+        return _limited(call, arguments)
     except _Late as error:
         timeout = TimeoutError(f"stopped after {error}")
         raise timeout.with_traceback(error.__traceback__) from None
     finally:
         stop()
+
+
+def _limited(call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
+    """Call it. An alarm raises only while this frame is on the stack."""
+    return call(*arguments)
+
+
+def _inside(stack: Iterable[types.FrameType]) -> list[types.FrameType]:
+    """The frames of the call that `in_time` limits, innermost first; of calls inside each other,
+    those of the innermost. Empty where `in_time` itself runs: it prepares, handles or cleans up."""
+    found: list[types.FrameType] = []
+    for frame in stack:
+        if frame.f_code is _limited.__code__:
+            return [*found, frame]
+        if frame.f_code is in_time.__code__:
+            break
+        found.append(frame)
+    return []
 
 
 def _spent() -> Spent:
@@ -208,6 +226,10 @@ def _spent() -> Spent:
 def _alarm(start: Spent) -> Callable[[], None]:
     """Look whether time is up, after SECONDS and then ten times a second, and interrupt the call.
     Returns the function that ends this.
+
+    An alarm may come at any moment, even while `in_time` handles the interruption: to free a large
+    list takes longer than the time between two alarms. So it looks at the stack, and raises only
+    inside the call.
 
     A bare `except:` may catch the interruption. So from the second time on, the next line, which is
     then inside the `except`, is interrupted, too: this ends a loop around a `try`.
@@ -220,11 +242,14 @@ def _alarm(start: Spent) -> Callable[[], None]:
         if not late:
             return
         stack = [frame for frame, _ in traceback.walk_stack(frame)]
+        inside = _inside(stack)
+        if not inside:
+            return
         if any(frame.f_code.co_filename == bdb.__file__ for frame in stack):
             signal.setitimer(signal.ITIMER_REAL, 0)  # a debugger is open
             return
         if interrupted:
-            _interrupt_next_line(stack, late)
+            _interrupt_next_line(inside, late)
         interrupted = True
         raise _Late(late)
 

@@ -37,7 +37,7 @@ class Spent(NamedTuple):
             return f"{limit:g} seconds of processor time: an endless loop?"
         if self.clock > PATIENCE * limit:
             return (
-                f"{PATIENCE * limit:g} seconds, although it computed for only "
-                f"{self.computing:.1f} of them: does it sleep or wait, or is the computer busy?"
+                f"{PATIENCE * limit:g} seconds, although it computed for at most {limit:g} of "
+                "them: does it sleep or wait, or is the computer busy?"
             )
         return ""

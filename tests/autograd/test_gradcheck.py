@@ -293,6 +293,16 @@ def test_a_pullback_that_is_not_linear_fails_whatever_the_cotangent(seed, rng):
         mh.gradcheck(wrong, rng.standard_normal(4), rng=seed)
 
 
+def test_a_pullback_that_ignores_its_cotangent_is_named_even_if_it_is_rounded_anew(rng):
+    calls = []
+
+    def ignores(x):
+        return x**2, lambda dy: (calls.append(dy), (2 * x * (1 + 2e-16 * len(calls)),))[1]
+
+    with pytest.raises(mh.GradcheckError, match="is the same whatever the cotangent is"):
+        mh.gradcheck(ignores, rng.standard_normal(4))
+
+
 def test_the_parameters_of_a_module_are_checked(rng):
     layer = mh.MultiHeadAttention(6, 2, dtype="float64")
     report = mh.gradcheck(layer, mh.Tensor(rng.standard_normal((2, 3, 6))))

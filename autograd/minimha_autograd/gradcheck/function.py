@@ -17,6 +17,7 @@ from ..tape import Pullback
 from ..tensor import Tensor, array_of
 from . import on_tape
 from .error import GradcheckError
+from .text import type_name
 
 __tracebackhide__ = True  # pytest shows the user's lines
 
@@ -248,10 +249,10 @@ def kind_of(x: Any) -> str:
     """A description of a wrong return value."""
     if x is None:
         return "None: is a return missing?"
-    kind = f"a {type(x).__name__}"
+    kind = f"a {type_name(x)}"
     if isinstance(x, tuple):
-        kind += f" of {', '.join(type(y).__name__ for y in x)}"
-    return kind.replace("a ndarray", "an array").replace("ndarray", "array")
+        kind += f" of {', '.join(map(type_name, x))}"
+    return kind.replace("a array", "an array")
 
 
 def _tuple(values: Any) -> tuple[Any, ...]:

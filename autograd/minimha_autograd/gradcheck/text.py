@@ -27,6 +27,14 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
 
 
+def type_name(x: object) -> str:
+    """The name of a type in a message: "function" for all that can be called, since a built-in
+    function, a method, and one in another process are functions, too."""
+    if isinstance(x, np.ndarray):
+        return "array"
+    return "function" if callable(x) and not isinstance(x, type) else type(x).__name__
+
+
 def labelled(label: str, fact: str) -> str:
     """A label and a fact, wrapped at 80 characters; line breaks in the fact are kept."""
     indents = [f"  {label:<13}", *(" " * 15 for _ in fact.splitlines()[1:])]

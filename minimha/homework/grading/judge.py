@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..error_messages import text_of
 from ..scores import PLACES, printable
 from ..task import Task
 from ..verdicts import FAILED, MISSING, PASSED, TO_DO, Check, Verdict
@@ -128,4 +129,4 @@ def _judged(task: Task, check: Check, submission: Submission, seed: int) -> Verd
     except ConnectionLost as error:
         return Verdict(task.name, check, FAILED, str(error))
     except Exception as error:  # the file does not run
-        return Verdict(task.name, check, FAILED, f"{type(error).__name__}: {error}")
+        return Verdict(task.name, check, FAILED, f"{type(error).__name__}: {text_of(error)}")

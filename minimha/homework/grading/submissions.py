@@ -123,7 +123,7 @@ def _given(path: Path, tasks: Mapping[str, int], notes: list[str]) -> dict[str, 
         sources = answers(path, tasks, notes)
         if not sources and path.suffix == ".py" and not _mark(path):
             sources = {name: source(path) for name in named}
-        own = {data: modules(data, path.parent) for data in set(sources.values())}
+        own = {data: modules(data, path.parent) for data in dict.fromkeys(sources.values())}
         return {name: Answer(path, data, own[data]) for name, data in sources.items()}
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)

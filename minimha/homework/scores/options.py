@@ -53,7 +53,7 @@ class Reports:
     def __init__(self, options: Any) -> None:
         self.options = options
         self.paths = {name: path for name in _FORMATS if (path := getattr(options, name))}
-        for folder in {Path(path).parent for path in self.paths.values()}:
+        for folder in [Path(path).parent for path in self.paths.values()]:
             if not folder.is_dir():
                 raise FileNotFoundError(f"{folder} does not exist")
         path, homework = options.gradebook, options.folder.resolve().name

@@ -3,6 +3,8 @@
 import numpy as np
 
 from ..comparisons import same
+from ..error_messages import text_of
+from ..shown import shown
 from ..task import task
 
 
@@ -82,7 +84,8 @@ def _broadcasts(yours, *pairs):
         if not isinstance(found, tuple) or found != expected:
             a_list = ", a tuple, not a list" if found == list(expected) else ""
             raise AssertionError(
-                f"yours returns {found!r:.40} for {a} and {b};\nit should return {expected}{a_list}"
+                f"yours returns {shown(found):.40} for {a} and {b};\n"
+                f"it should return {expected}{a_list}"
             )
 
 
@@ -107,13 +110,13 @@ def shapes_that_do_not_fit_raise_an_error(yours, rng):
         except NotImplementedError:
             raise
         except Exception as error:  # an error from another process arrives as text, after its name
-            found = f"{type(error).__name__}: {error}"
+            found = f"{type(error).__name__}: {text_of(error)}"
             assert "ValueError" in found, (
                 f"for {a} and {b}, yours raises\n{found:.60};\nit should raise a ValueError"
             )
         else:
             raise AssertionError(
-                f"yours returns {shape!r:.20} for {a} and {b}; it should raise a\n"
+                f"yours returns {shown(shape):.20} for {a} and {b}; it should raise a\n"
                 "ValueError, as two lengths differ and neither is 1"
             )
 

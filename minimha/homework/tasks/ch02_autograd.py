@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..comparisons import instead, same, same_operation
+from ..shown import shown
 from ..task import task
 from .ch01_arrays import unbroadcast
 
@@ -133,7 +134,7 @@ def _ordered(yours, parents):
                 if len(set(made_from)) < len(made_from) and set(made_from) <= set(order):
                     asked += ";\na parent that occurs twice is counted twice, so tick it off twice"
             raise AssertionError(
-                f"{name!r:.20} is in the list {order.count(name)} times; it should {asked}"
+                f"{shown(name):.20} is in the list {order.count(name)} times; it should {asked}"
                 f"{_shown(parents, order)}"
             )
     return order
@@ -143,7 +144,7 @@ def _shown(parents, order):
     if len(order) > 8 or len(parents) > 6:
         return ""
     made = [f"  {name} from {', '.join(p) or 'nothing'}" for name, p in parents.items()]
-    return "\n".join(["", "parents:", *made, f"yours: {order!s:.70}"])
+    return "\n".join(["", "parents:", *made, f"yours: {shown(order):.70}"])
 
 
 def _in_order(yours, parents):
@@ -244,7 +245,7 @@ def _walked(yours, made, gradient):
         name = text.partition(" ")[0]
         if right is None and dx is not None:
             raise AssertionError(
-                f"the gradient of {name} is {dx!s:.30}; it should be None\n{graph}"
+                f"the gradient of {name} is {shown(dx):.30}; it should be None\n{graph}"
             )
         if right is not None and dx is None:
             raise AssertionError(

@@ -5,6 +5,7 @@ import textwrap
 import numpy as np
 
 from ..comparisons import same
+from ..shown import shown
 from ..task import task
 
 
@@ -87,7 +88,9 @@ def _named(yours, gradients):
     """Compare the names that a function returns for these gradients with the right ones."""
     found, expected = yours(gradients), without_gradient(gradients)
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise AssertionError(f"without_gradient should return a list of names, not {found!r:.60}")
+        raise AssertionError(
+            f"without_gradient should return a list of names, not {shown(found):.60}"
+        )
     largest = max((np.max(abs(g)) for g in gradients.values() if g is not None), default=0.0)
     for name, g in gradients.items():
         if (name in found) != (name in expected):
@@ -217,7 +220,7 @@ def _answered(yours, tokens, vocabulary, models, which=""):
     answers = {name: yours(model, tokens, vocabulary) for name, (model, _) in models.items()}
     for name, answer in answers.items():
         if not isinstance(answer, bool | np.bool_):
-            raise AssertionError(f"leaks should return True or False, not {answer!r}")
+            raise AssertionError(f"leaks should return True or False, not {shown(answer):.60}")
         if answer != models[name][1]:
             text = f"leaks returns {answer} for a model whose positions look {name}{which}"
             raise AssertionError(textwrap.fill(text, 80))

@@ -9,6 +9,7 @@ import pytest
 
 from minimha.homework.error_messages import error_with_line
 
+DOT = "(…, n, k) by (…, k, m)"
 HABITS = {
     "x.view(2, -1)": "x.reshape",
     "x.transpose(-3, -2)": "x.swapaxes(-3, -2)",
@@ -33,10 +34,15 @@ HABITS = {
     "np.einsum('...tm,...tn->mn', x, x)": "x.reshape(-1, x.shape[-1])",
     "t, m = x.shape": "*batch, t, m = x.shape",
     "x @ x": "k is 4 on the left and 3 on the right",
-    "np.dot(x[0], x[0])": "np.dot multiplies (n, k) by (k, m): k is 4 on the left and 3 on the right",
-    "np.inner(x[0], x[0].T)": "np.inner multiplies (n, k) by (m, k): k is 4 on the left and 3 on the right",
+    "np.dot(x[0], x[0])": f"np.dot multiplies {DOT}: k is 4 on the left and 3 on the right",
+    "np.dot(x, np.ones((5, 6)))": f"np.dot multiplies {DOT}: k is 4 on the left and 5 on the right",
+    "np.dot(np.ones((2,3,4))[0, 0], np.ones(5))": f"np.dot multiplies {DOT}: k is 4 on the left and 5 on the right",
+    "x.dot(np.ones(5))": f"np.dot multiplies {DOT}: k is 4 on the left and 5 on the right",
+    "x[0].dot(x)": f"np.dot multiplies {DOT}: k is 4 on the left and 3 on the right",
+    "np.inner(x[0], x[0].T)": "np.inner multiplies (…, n, k) by (…, m, k): k is 4 on the left and 3 on the right",
+    "np.inner(x, x[0].T)": "np.inner multiplies (…, n, k) by (…, m, k): k is 4 on the left and 3 on the right",
     "np.dot(x, x)": "all pairs of matrices; write a @ b",
-    "x[0].dot(x)": "all pairs of matrices; write a @ b",
+    "x.dot(x)": "all pairs of matrices; write a @ b",
     "np.inner(x, x.mT)": "a @ b.mT for np.inner",
     "x + x.T": "x.swapaxes(-2, -1) swaps the last two",
     "x * x[0].T": "@ is the product of matrices",
@@ -86,9 +92,19 @@ def test_a_product_that_numpy_deprecates_is_answered_with_the_one_to_write(code)
     assert "all pairs of matrices; write a @ b" in " ".join(text.split()), text
 
 
+def test_a_deprecated_argument_of_a_product_is_not_about_pairs():
+    def dot(*_):
+        raise DeprecationWarning("the argument out of dot is deprecated")
+
+    text = message("np.dot(x, x.mT, x)", {"np": SimpleNamespace(dot=dot), "x": np.ones((2, 3, 4))})
+    assert "in NumPy" not in text
+
+
 def test_other_warnings_get_no_explanation():
     assert "in NumPy" not in message("raise RuntimeWarning('overflow encountered in dot')")
     assert "in NumPy" not in message("raise DeprecationWarning('np.fix is deprecated')")
+    for text in ("the inner loop of np.nanmean is old", "the dot in '.real' is deprecated"):
+        assert "in NumPy" not in message(f"raise DeprecationWarning({text!r})")
 
 
 def test_only_the_beginning_of_a_long_error_is_searched():

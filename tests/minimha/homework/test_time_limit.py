@@ -1,10 +1,12 @@
 """A function that computes or waits for ever is stopped; a right answer on a busy machine is not."""
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
 import warnings
 
 import answers
@@ -26,7 +28,7 @@ from minimha.homework.verdicts import FAILED, PASSED
     (9.9, 59.0, ""),
     (10.1, 45.0, "10 seconds of processor time: an endless loop?"),
     (19.0, 9.9, ""),  # two threads compute at once
-    (0.04, 60.1, "60 seconds, although it computed for only 0.0 of them: does it sleep"),
+    (0.04, 60.1, "60 seconds, although it computed for at most 10 of them: does it sleep"),
 ])  # fmt: skip
 def test_the_limit_is_on_what_is_computed_and_the_clock_alone_counts_six_times(
     computing, clock, says
@@ -116,6 +118,44 @@ def test_what_never_stops_computing_is_stopped(call):
     finally:
         STOPPED.set()
     assert student_files.in_time(abs, -2) == 2
+
+
+ENDLESS_LIST = """
+import numpy as np
+def scaled(*_, **__):
+    def forever():
+        n = 0.0
+        while True:
+            n += 1.5
+            yield n
+    return np.array(list(forever()))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs an alarm")
+@pytest.mark.usefixtures("limits")
+def test_alarms_while_the_memory_of_an_endless_list_is_freed_change_nothing(monkeypatch):
+    monkeypatch.setattr(student_files, "SECONDS", 0.2)
+    setitimer = signal.setitimer
+    monkeypatch.setattr(  # a list this short is freed in less than 0.1 s
+        signal, "setitimer", lambda which, seconds, interval=0.0: setitimer(
+            which, seconds, min(interval, 0.002)
+        )
+    )  # fmt: skip
+    yours = answers.function("scaled", ENDLESS_LIST)
+    for _ in range(3):
+        found = student_files.verdict(TASK, TASK.checks[0], yours, None)
+        assert found.outcome == FAILED
+        assert found.message.startswith("TimeoutError: stopped after 0.2 seconds of processor time")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs an alarm")
+@pytest.mark.usefixtures("limits")
+def test_only_lines_inside_the_call_are_interrupted():
+    with pytest.raises(TimeoutError):
+        student_files.in_time(catches_everything)
+    outside = [frame for frame, _ in traceback.walk_stack(None)]
+    assert not any(frame.f_trace for frame in outside if frame.f_trace is not sys.gettrace())
 
 
 def sleeps():
