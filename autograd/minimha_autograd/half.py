@@ -36,6 +36,13 @@ def rounded(x: Any, dtype: Any) -> Any:
     return xp.astype(x, dtype) if x.dtype == xp.float32 else x
 
 
+def rounded_like(x: Any, other: Array) -> Any:
+    """An array of float32 rounded to the dtype of another of the same library, if that has 16 bits;
+    anything else unchanged."""
+    fits = type(x) is type(other) and backend.is_half(other)
+    return rounded(x, other.dtype) if fits else x
+
+
 def in_float32(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Callable[..., Any]]:
     """The value and the pullback of a function, computed in float32 if there are 16-bit floats. The
     value is rounded once; the gradients stay float32, and the tape rounds them."""

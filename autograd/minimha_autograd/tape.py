@@ -19,7 +19,7 @@ from typing import Any
 
 from . import backend, debug
 from .backend import Array
-from .half import widened
+from .half import rounded_like, widened
 from .modes import modes
 
 Pullback = Callable[..., tuple[Array | None, ...]]
@@ -228,7 +228,7 @@ def _call_hooks(node: Node, dys: list[Array | None]) -> None:
         dy = dys[k]
         new = None if dy is None else hook(dy)
         if new is not None:
-            dys[k] = new = backend.asarray(new)
+            dys[k] = new = rounded_like(backend.asarray(new), dy)
             if backend.kind(new) != backend.kind(dy):
                 given, needed = backend.described(new), backend.described(dy)
                 raise ValueError(f"a hook returned {given} for a gradient that is {needed}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import backend, ops, tape
 from .backend import Array
+from .half import rounded_like
 from .tape import Node, Variable, array_of
 
 Axis = int | tuple[int, ...] | None
@@ -157,8 +158,9 @@ class Tensor(Variable):
     def register_hook(self, hook: Callable[[Array], Any]) -> Hook:
         """Call hook(gradient) whenever backward() has the whole gradient of this Tensor.
 
-        An array or Tensor that it returns, of the same shape and dtype, replaces the gradient. The
-        hook must not change it in place: others may share it. remove() of the Hook removes it.
+        An array or Tensor that it returns, of the same shape and dtype, replaces the gradient;
+        float32 is rounded to 16 bits. The hook must not change the gradient in place: others may
+        share it. remove() of the Hook removes it.
         """
         if not callable(hook):
             raise TypeError(f"a hook is a function of the gradient, not a {type(hook).__name__}")
@@ -170,12 +172,13 @@ class Tensor(Variable):
         return self._edge
 
     def _as_gradient(self, gradient: Any) -> Array:
-        """A gradient as an array of this shape, dtype and library."""
+        """A gradient as an array of this shape, dtype and library; float32 may be rounded."""
         array = array_of(gradient)
         if not backend.is_array(array):
             backend.asarray(array)  # raises unless it holds numbers
             xp = backend.namespace(self._data)
             array = xp.asarray(array, dtype=self.dtype, device=self.device)
+        array = rounded_like(array, self._data)
         if backend.kind(array) != backend.kind(self._data):
             error = TypeError if tuple(array.shape) == self.shape else ValueError
             given, needed = backend.described(array), backend.described(self._data)

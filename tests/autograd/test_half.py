@@ -314,10 +314,34 @@ def test_hooks_assignments_and_clipping_keep_the_dtype_of_16_bit_weights(place, 
     y.backward(retain_graph=True)
     assert seen == [dtype] * 2
     assert weight.grad.dtype == leaf.grad.dtype == dtype
-    leaf.grad = leaf.grad / 1024
+    for number in 1024, 1024.0:  # NumPy's bfloat16, divided by the latter, is float32
+        leaf.grad = leaf.grad / number
+        assert leaf.grad.dtype == dtype
     for largest in (1e-3, 1e9):
         nn.clip_gradients([leaf], largest)
         assert leaf.grad.dtype == dtype
+
+
+def test_float32_given_as_a_gradient_of_16_bits_is_rounded(place, dtype):
+    """To backward(), by a hook, and as .grad; float64 is refused."""
+    xp = place.xp
+    number = 1 + 2**-5 + 2**-20
+    wide = xp.full((3,), number, dtype=xp.float32, device=place.device)
+    expected = as_float64(xp.astype(wide, dtype))
+    x = Tensor(xp.ones(3, dtype=dtype, device=place.device), requires_grad=True)
+    ops.negative(x).backward(wide)
+    np.testing.assert_array_equal(as_float64(x.grad), -expected)
+
+    x.grad = wide
+    np.testing.assert_array_equal(as_float64(x.grad), expected)
+
+    x.grad = None
+    x.register_hook(lambda _: wide)
+    ops.sum(x).backward()
+    np.testing.assert_array_equal(as_float64(x.grad), expected)
+    assert x.grad.dtype == dtype
+    with pytest.raises(TypeError, match="float64"):
+        x.grad = xp.astype(wide, xp.float64)
 
 
 @pytest.mark.parametrize("wide_first", [True, False])
