@@ -76,6 +76,15 @@ def test_a_function_is_shown_in_the_same_way_at_home_and_in_grading(returned):
     assert graded.message == student_files.verdict(TASK, TASK.checks[0], yours, None).message
 
 
+def test_the_first_block_at_fault_is_named_at_home_and_in_grading():
+    mine = "tiled_product", "tiles twice as wide"
+    answer = next(x for x in answers.WRONG if (x.task, x.mistake) == mine)
+    task, code = homework.course()[answer.task], f"import numpy as np\n{answer.code()}"
+    home = [verdict.message for verdict in answer.verdicts()]
+    assert [verdict.message for verdict in judged(code, LIMITS, task)] == home
+    assert all(message.startswith("block (0, 0) ") for message in home)
+
+
 @pytest.mark.parametrize(("value", "text"), [
     (np.ones(3).sum, "<function sum>"),
     ([print, {"f": len}], "[<function print>, {'f': <function len>}]"),
