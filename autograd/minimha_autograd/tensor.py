@@ -178,7 +178,8 @@ class Tensor(Variable):
             backend.asarray(array)  # raises unless it holds numbers
             xp = backend.namespace(self._data)
             array = xp.asarray(array, dtype=self.dtype, device=self.device)
-        array = rounded_like(array, self._data)
+        if array.dtype != self._data.dtype:
+            array = rounded_like(array, self._data)
         if backend.kind(array) != backend.kind(self._data):
             error = TypeError if tuple(array.shape) == self.shape else ValueError
             given, needed = backend.described(array), backend.described(self._data)

@@ -57,40 +57,59 @@ def linear_maps(
 
     wanted and the gradients are in the order x, ws, bs. A missing dy counts as zero.
     """
-    xp, shape, count = namespace(x), tuple(x.shape), len(ws)
+    xp = namespace(x)
+    shape = tuple(x.shape)
+    count = len(ws)
     for w, b in zip(ws, bs, strict=True):
         same = x.ndim and w.ndim == 2 and shape[-1] == w.shape[0]
         if not same or (b is not None and b.shape != w.shape[1:]):
             raise ValueError("x (…, M), w (M, N) and b (N,) need the same M and N")
-    n, wants_x, wants_ws = math.prod(shape[:-1]), wanted[0], wanted[1 : 1 + count]
+
+    wants_x = wanted[0]
+    wants_ws = wanted[1 : 1 + count]
     wants_bs = wanted[1 + count :]
-    rows = xp.reshape(x, (n, shape[-1]))  # one large product instead of a batch of small ones
-    ys = [_times(rows, w) for w in ws]
-    ys = [y if b is None else y + b for y, b in zip(ys, bs, strict=True)]
-    ys = [xp.reshape(y, (*shape[:-1], y.shape[1])) for y in ys]
-    saved: Any = rows if any(wants_ws) else None  # free what no gradient needs
+
+    # One large product is faster than a batch of small ones.
+    n = math.prod(shape[:-1])
+    rows = xp.reshape(x, (n, shape[-1]))  # (n, M)
+
+    ys = []
+    for w, b in zip(ws, bs, strict=True):
+        y = rows @ w if w.dtype == rows.dtype else _product(rows, w)  # (n, N)
+        if b is not None:
+            y = y + b
+        ys.append(xp.reshape(y, (*shape[:-1], y.shape[1])))
+
+    # Free what no gradient needs.
+    saved: Any = rows if any(wants_ws) else None
     ws = ws if wants_x else ()
+
     # On a device dy may have 16 bits, in which a sum stops growing.
     wide = xp.float32 if getattr(x.dtype, "itemsize", 0) == 2 else None
 
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
-        dx, dws, dbs = None, [None] * count, [None] * count
+        dx = None
+        dws: list[Array | None] = [None] * count
+        dbs: list[Array | None] = [None] * count
+
         for k, dy in enumerate(dys):
-            if dy is not None:
-                dy = xp.reshape(dy, (n, dy.shape[-1]))  # noqa: PLW2901
-                if wants_x:
-                    own = _times(dy, ws[k].mT)
-                    dx = own if dx is None else dx + own
-                dws[k] = saved.mT @ dy if wants_ws[k] else None
-                dbs[k] = xp.sum(dy, axis=0, dtype=wide) if wants_bs[k] else None
-        return None if dx is None else xp.reshape(dx, shape), *dws, *dbs
+            if dy is None:
+                continue
+            dy = xp.reshape(dy, (n, dy.shape[-1]))  # noqa: PLW2901  (n, N)
+            if wants_x:
+                w = ws[k].mT
+                own = dy @ w if w.dtype == dy.dtype else _product(dy, w)
+                dx = own if dx is None else dx + own
+            if wants_ws[k]:
+                dws[k] = saved.mT @ dy
+            if wants_bs[k]:
+                dbs[k] = xp.sum(dy, axis=0, dtype=wide)
+
+        if dx is not None:
+            dx = xp.reshape(dx, shape)
+        return dx, *dws, *dbs
 
     return ys, pullback
-
-
-def _times(x: Array, w: Any) -> Array:
-    """x w, with a w that may be narrower than x."""
-    return x @ w if w.dtype == x.dtype else _product(x, w)
 
 
 def _product(x: Array, w: Any) -> Array:

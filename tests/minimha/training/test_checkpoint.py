@@ -202,7 +202,7 @@ def train_in_a_process(path, operation):
     code = f"""
 import os, signal, sys
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = {[str(Path(__file__).parents[k]) for k in (0, 2)]!r}
 from test_checkpoint import run
 
 path, operation, a_run = Path({str(path)!r}), {operation}, run()
