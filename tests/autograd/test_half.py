@@ -251,6 +251,9 @@ def assert_sums_rounded_once(half, size):
     values = [several(half.operation(*leaves, **half.settings)) for _ in cotangents]
     if not any(isinstance(y, Tensor) and y.requires_grad for y in values[0]):
         return
+    libraries = {type(x) for x in half.inputs}
+    if any(type(y.data) not in libraries for y in values[0]):
+        return  # they were moved to another library, which adds nothing up
     flat = [
         (ops.reshape(y, -1), dy.reshape(-1))
         for ys, dys in zip(values, cotangents, strict=True)
@@ -292,7 +295,8 @@ def test_a_gradient_has_the_dtype_of_its_argument(sample, place, dtype):
             continue  # the operation needs one dtype
         for y in values:
             if isinstance(y, Tensor) and y.requires_grad:
-                y.backward(place.xp.ones_like(y.data), retain_graph=True)
+                one = backend.namespace(y.data).ones_like(y.data)
+                y.backward(one, retain_graph=True)
         for k in floats:
             assert leaves[k].grad is None or leaves[k].grad.dtype == leaves[k].dtype
 
