@@ -48,6 +48,7 @@ def sample():
             yield f"{name}: returns {returned}", verdict.check.name, verdict.message
 
 
+@pytest.mark.thorough
 def test_no_verdict_depends_on_hashes_or_addresses():
     def run(seed):
         one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
