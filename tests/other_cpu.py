@@ -7,7 +7,7 @@ array, or for its last few entries, exp runs other code than for the rest. So tw
 the same bits here may differ in their last bits elsewhere, and a test that asks for equal bits may
 pass only on its author's machine.
 
-With this option, each seed stands for a different machine, so nobody has to own one:
+With this option you need no other machine. Each seed stands for a different one:
 
 products     `@`, matmul, dot, inner, vdot, einsum, tensordot, … cut the sum over the inner axis in
              two: they add up the terms before the cut, then those after it, and add both sums.

@@ -89,9 +89,14 @@ class Node:
         values: int = 1,
         halves: Sequence[Any] = (),
     ) -> None:
-        self.signature, self.function, self.edges = signature, function, edges
-        self.shapes, self.dtype, self.values, self.order = shapes, dtype, values, next(_order)
+        self.signature = signature
+        self.function = function
+        self.edges = edges
+        self.shapes = shapes
+        self.dtype = dtype
         self.halves = halves
+        self.values = values
+        self.order = next(_order)
         self.lines = debug.calling_lines() if modes.get().detect_anomaly else ""
         self.saved = saved_arrays(function)
         self.checksum = checksum(self.saved, self.lines != "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from numbers import Number
 from typing import Any
@@ -20,12 +20,10 @@ from .. import backend
 from ..tensor import Tensor, array_of
 from .function import Arrays, CheckedFunction, Tap, kind_of
 from .numeric import Loss, largest, perturbed
+from .repeated import ROUNDINGS, is_rounding
 from .text import type_name
 
 __tracebackhide__ = True
-
-ROUNDINGS = 1024
-"""By how many roundings of the largest term two results of one call may differ."""
 
 
 class Gradients:
@@ -132,15 +130,20 @@ class Gradients:
         """Look for results that are right only on the first call: repeated calls must give the same
         values and the same gradients. They may differ by rounding: in some libraries, the order of
         a sum depends on where an array lies in memory, or on which thread is faster."""
-        function, hosts = self.function, self.function.originals
+        function = self.function
+        hosts = function.originals
+
+        # The values of a second call.
         values, pullback = function.call(function.copies(hosts, requires_grad=True))
         for n, y in enumerate(map(backend.to_numpy, values)):
             nearby = partial(self._value_nearby, n)
-            if not _is_rounding(expected[n], y, largest(expected[n]), nearby):
+            if not is_rounding(expected[n], y, largest(expected[n]), nearby):
                 raise function.error(
                     "two calls with the same inputs gave different values: does it draw random "
                     "numbers? Draw them before, or from a generator that each call creates anew"
                 )
+
+        # The gradients of two calls of one pullback, and of a third with another cotangent.
         dys, other = (
             [backend.like(n * c, y) for c, y in zip(self.cotangents, values, strict=True)]
             for n in (1, -4)
@@ -150,13 +153,15 @@ class Gradients:
         again, _ = self._sorted(pullback(*dys), hosts)
         for k, dx in kept.items():
             nearby = partial(self._gradient_nearby, k)
-            if not _is_rounding(dx, again[k], self._terms_of(k, dx), nearby):
+            if not is_rounding(dx, again[k], self._terms_of(k, dx), nearby):
                 raise function.error(
                     f"called twice with one cotangent, the pullback gave two gradients of "
                     f"{function.names[k]}: does it draw random numbers, add to an array that it "
                     "keeps, or change what it saved?"
                 )
         self._look_whether_linear(kept, self._sorted(pullback(*other), hosts)[0])
+
+        # Arrays that were returned earlier must still hold what they held.
         for k, dx in kept.items():
             if not np.array_equal(dx, first[k], equal_nan=True):
                 raise function.error(
@@ -293,32 +298,6 @@ class Gradients:
         """About the largest of the terms that the gradient of input k is a sum of. Where they
         cancel, as in a gradient that is always 0, their size follows from that of L."""
         return largest(dx) + self._size / max(1.0, largest(self.function.originals[k]))
-
-
-def _is_rounding(
-    one: np.ndarray, other: np.ndarray, size: float, nearby: Callable[[], np.ndarray]
-) -> bool:
-    """Whether two results of the same call differ by rounding at most.
-
-    size    about the largest of the terms that were added up
-    nearby  computes the result at inputs that are moved by √eps
-
-    Rounding is small beside the terms. Where these cancel and the result reacts to every move of
-    the inputs, it is at least small beside what the move changes. Random numbers are not: they are
-    drawn anew in each call, nearby or not.
-    """
-    if one.shape != other.shape:
-        return False
-    with np.errstate(invalid="ignore"):
-        apart = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, abs(one - other))
-    most = float(apart.max(initial=0.0))
-    if most <= ROUNDINGS * float(np.finfo(one.dtype).eps) * size:
-        return True
-    try:
-        moved = nearby()
-    except Exception:  # whatever f raises, it was not asked about these inputs
-        return False
-    return most <= 0.01 * largest(moved - one)
 
 
 def _equal(arrays: list[Any], hosts: list[np.ndarray]) -> bool:
