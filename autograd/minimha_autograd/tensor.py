@@ -71,8 +71,7 @@ class Tensor(Variable):
             data = backend.asarray(data)
         if self._edge is not None and self._edge[0].function is not None:
             raise RuntimeError("only a leaf can be given new data: detach() returns one")
-        same = type(data) is type(old) and data.dtype == old.dtype
-        if not (same and data.shape == old.shape and data.device == old.device):
+        if type(data) is not type(old) or backend.kind(data) != backend.kind(old):
             data = backend.asarray(data)
             if self._edge is not None:  # old gradients do not fit
                 self._begin_again(data)
