@@ -336,6 +336,8 @@ class Parameters:
     def _one(self, parameter, x):
         if parameter in SEVERAL:
             return _all_unwrapped(x)
+        if parameter == "a" and isinstance(x, NUMBERS):  # CuPy calls its method
+            raise AttributeError(f"{type(x)} has no such method")
         return _unwrapped(x) if parameter in ARRAYS else x
 
 
@@ -487,7 +489,9 @@ def take(a, indices, axis=None, out=None):
 def where(condition, x=None, y=None):
     if x is None and y is None:
         traffic["wait"] += 1
-        return _wrapped(np.where(_unwrapped(condition)))
+        return _wrapped(np.where(condition._numpy))
+    if not isinstance(condition, ndarray):  # but the others may be numbers
+        raise AttributeError(f"{type(condition)} has no attribute 'astype'")
     return ndarray(np.where(*map(_unwrapped, (condition, x, y))))
 
 

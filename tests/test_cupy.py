@@ -223,6 +223,63 @@ def test_other_layers_take_arrays_without_axes(there):
     assert {type(n) for n in kept} == {int, float}
 
 
+def sums_to_zero(table, rows, factors):
+    """Σ fᵢ · tableᵣᵢ with Σ fᵢ = 0: the gradient is 0, and only rounding is left of it."""
+    chosen = functional.embedding(table, rows)
+    factors = ops.astype(factors, dtype=table.dtype)
+    return (chosen * factors).sum(axis=0)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_gradcheck_allows_another_order_of_additions(there, dtype):
+    rng = np.random.default_rng(0)
+    rows = there(rng.integers(0, 2, 3000))
+    table = mh.Tensor(there(rng.standard_normal((2, 3)).astype(dtype)))
+    mh.gradcheck(lambda table: functional.embedding(table, rows), table)
+    mh.gradcheck(lambda table: table[rows], table)
+    factors = rng.standard_normal((64, 1))
+    factors = there(factors - factors.mean())
+    same = there(np.zeros(64, int))
+    mh.gradcheck(lambda table: sums_to_zero(table, same, factors), table)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("amount", [1.0, 1e-3])
+def test_gradcheck_finds_a_pullback_that_draws_on_the_device(there, dtype, amount):
+    draws = np.random.default_rng(0)
+    rows = there(np.zeros(64, int))
+    signs = there(np.where(np.arange(64) % 2, 1.0, -1.0)[:, None])
+
+    def noisy(operation):
+        def f(table):
+            y, pull = operation(table)
+
+            def pullback(dy):
+                dx = pull(dy)[0]
+                factors = 1 + amount * draws.standard_normal(tuple(dx.shape))
+                return (dx * backend.like(factors.astype(dtype), dx),)
+
+            return y, pullback
+
+        return f
+
+    def shifted(table):
+        y, pull = ops.getitem.with_pullback(table, rows)
+        signs_here = backend.namespace(y).astype(signs, y.dtype)
+
+        def pullback(dy):
+            noise = amount * draws.standard_normal(tuple(table.shape))
+            dx = pull(dy * signs_here)[0]
+            return (dx + backend.like(noise.astype(dtype), dx),)
+
+        return backend.namespace(y).sum(y * signs_here, axis=0), pullback
+
+    table = there(np.random.default_rng(1).standard_normal((1, 3)).astype(dtype))
+    for f in (noisy(lambda table: ops.getitem.with_pullback(table, rows)), shifted):
+        with pytest.raises(mh.GradcheckError, match=r"two gradients of table: does it draw"):
+            mh.gradcheck(f, table)
+
+
 def test_two_additions_to_one_entry_differ_by_rounding(there):
     cupy = backend.library("cupy")
     rows = there(np.zeros(1000, int))
@@ -344,11 +401,17 @@ def test_a_step_of_a_sequence_task_copies_only_tokens_and_the_loss(traffic):
     assert traffic["wait"] <= 4  # to see whether all answers have ended
 
 
-def test_each_generated_token_needs_one_copy_in_each_direction(traffic):
-    model = gpt(**GPT2)
-    traffic.clear()
-    mh.generate(model, TOKENS[None, :3], 12)  # beyond the context
-    assert traffic == {"to the device": 12, "to the host": 12}
+@pytest.mark.parametrize(
+    "settings",
+    [GPT2, LLAMA, {**LLAMA, "window": 3, "sinks": 1}, {**GPT2, "dtype": "float16"}],
+    ids=["GPT-2", "Llama", "window", "float16"],
+)
+def test_each_generated_token_needs_one_copy_in_each_direction(traffic, settings):
+    model = gpt(**settings)
+    for way in (mh.generate, lambda *x: mh.speculate(model, *x, ahead=1)):
+        traffic.clear()
+        way(model, TOKENS[None, :3], 12)  # beyond the context
+        assert traffic == {"to the device": 12, "to the host": 12}
 
 
 CALLS = {
@@ -480,6 +543,14 @@ def test_an_error_of_memory_says_what_is_free_and_what_to_change(
     sizes = ["--layers", "1", "--width", "16", "--context", "16", "--steps", "2"]
     assert main(["train", *sizes, "--backend", "cupy", "--out", str(tmp_path / "run")]) == 1
     assert f"4,096 bytes; {advice}" in capsys.readouterr().err
+
+
+@SLOW
+def test_the_tour_ends_well_on_cupy(traffic, tmp_path, capsys):
+    picture = tmp_path / "heads.png"
+    assert main(["--backend", "cupy", "--steps", "2", "--picture", str(picture)]) == 0
+    assert picture.exists()
+    assert "structural zero" in capsys.readouterr().out
 
 
 @SLOW
