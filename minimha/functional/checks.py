@@ -30,7 +30,7 @@ def at_least_0(x: Any, name: str) -> float:
     x = backend.setting(x)
     if not isinstance(x, Real) or isinstance(x, bool):
         raise TypeError(f"{name} must be a number of at least 0, not {x!r}")
-    if not 0 <= x < math.inf:
+    if not 0.0 <= float(x) < math.inf:
         raise ValueError(f"{name} = {x} must be at least 0 and finite")
     return x  # type: ignore[return-value]
 
@@ -41,6 +41,6 @@ def probability(p: Any, name: str) -> float:
     p = backend.setting(p)
     if not isinstance(p, Real) or isinstance(p, bool):
         raise TypeError(f"{name} must be a number from 0 to 1, not a {type(p).__name__}")
-    if not 0 <= p <= 1:
+    if not 0.0 <= float(p) <= 1.0:
         raise ValueError(f"{name} must be a probability, from 0 to 1, not {p}")
     return p  # type: ignore[return-value]
