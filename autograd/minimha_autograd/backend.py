@@ -207,6 +207,8 @@ def setting(x: Any) -> Any:
     Where NumPy's reductions return numbers, those of other libraries return arrays without axes.
     The host waits for one on a device. Later changes of an array change no number.
     """
+    if type(x) in (float, int, bool):  # fast path
+        return x
     if is_array(x) and not x.shape:
         x = to_numpy(x)[()]
         return float(x) if is_half(x) else x.item()  # a bfloat16 is no number of Python's
@@ -223,7 +225,7 @@ def index(n: Any) -> int:
     """n as a Python integer. Raises TypeError unless it is an integer, of any kind, or an array of
     integers without axes. The host waits for one on a device: not every library's arrays have
     __index__."""
-    if is_array(n) and is_integral(n):
+    if type(n) is not int and is_array(n) and is_integral(n):
         n = setting(n)
     return operator.index(n)
 

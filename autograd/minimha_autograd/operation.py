@@ -167,11 +167,6 @@ _PLAIN = frozenset({bool, complex, float, int, type(None), str})
 _NUMBERS = frozenset({int, float, type(None)})
 
 
-def _is_plain(x: Any) -> bool:
-    """Whether a setting can stay as it is: most are numbers, or tuples of them."""
-    return type(x) in _PLAIN or (type(x) is tuple and _NUMBERS.issuperset(map(type, x)))
-
-
 class Signature:
     """The function of an operation, with the names of its arrays (none if it takes any number of
     them) and of its settings; whether it has the keyword `wanted`; and the inspect.Signature shown
@@ -303,10 +298,11 @@ class Signature:
             while absent and isinstance(settings.get(absent[-1]), str | None | Number):
                 absent = absent[:-1]
             inputs = (*inputs, *(settings.pop(name, None) for name in absent))
-        if not _PLAIN.issuperset(map(type, settings.values())):
-            settings = {
-                name: x if _is_plain(x) else self._setting(name, x) for name, x in settings.items()
-            }
+        for name, x in settings.items():
+            # Most are numbers or tuples of numbers, and stay as they are.
+            plain = type(x) in _PLAIN or (type(x) is tuple and _NUMBERS.issuperset(map(type, x)))
+            if not plain and name not in self._selecting:
+                settings = {**settings, name: self._setting(name, x)}
         return inputs, settings
 
     def _setting(self, name: str, x: Any) -> Any:
@@ -315,7 +311,7 @@ class Signature:
             if x._edge is not None and not modes.get().no_grad:
                 raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
             x = x._data
-        return x if name in self._selecting else backend.setting(x)
+        return backend.setting(x)
 
     def label(self, k: int) -> str:
         """The name of an array argument."""
