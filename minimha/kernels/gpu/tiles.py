@@ -132,16 +132,20 @@ def product(x, y, acc, tf32):
 
 
 def exp2(x):
-    """2^x; in float32, 0 for what is smaller than every normal number, which is faster."""
-    if x.dtype == ct.float64:
-        y = ct.exp2(x)
-    else:
-        y = ct.exp2(x, flush_to_zero=True)
-    return y
+    """2^x. In float32 results below 2^−126 become 0: to compute them would take longer."""
+    return ct.exp2(x) if x.dtype == ct.float64 else ct.exp2(x, flush_to_zero=True)
 
 
-def scores_of(raw, scale, softcap, bias, biased, place, flip):
-    """The scores times log₂ e for a tile of Q Kᵀ, and the slope of the softcap."""
+def biases(bias, biased, place, shape, flip, dtype):
+    """The bias of each pair, or 0 without a bias."""
+    added = 0.0
+    if biased:
+        added = pairs(bias, place, shape, flip).astype(dtype)
+    return added
+
+
+def scores_of(raw, scale, softcap, added):
+    """The scores times log₂ e for a tile of Q Kᵀ and its biases, and the slope of the softcap."""
     slope = 1.0
     if softcap > 0:
         bend = ct.tanh(raw * (scale / softcap))
@@ -149,12 +153,10 @@ def scores_of(raw, scale, softcap, bias, biased, place, flip):
         slope = 1.0 - bend * bend
     else:
         scores = raw * (scale * LOG2_E)
-    if biased:
-        scores = scores + pairs(bias, place, raw.shape, flip).astype(raw.dtype) * LOG2_E
-    return scores, slope
+    return scores + added * LOG2_E, slope
 
 
-def visible(begin, end, inside, masked, bias, biased, place, shape, flip):
+def visible(begin, end, inside, masked, added, biased, place, shape, flip):
     """Whether the query of each pair may attend to the key; begin and end are those of tile i."""
     n = shape[0] if flip else shape[1]
     key = (place[3] * n + ct.arange(n, dtype=ct.int32)).reshape((n, 1) if flip else (1, n))
@@ -162,7 +164,7 @@ def visible(begin, end, inside, masked, bias, biased, place, shape, flip):
     if masked:
         seen = seen & pairs(inside, place, shape, flip)
     if biased:
-        seen = seen & (pairs(bias, place, shape, flip) != -math.inf)
+        seen = seen & (added != -math.inf)
     return seen
 
 
@@ -233,9 +235,10 @@ def forward(
             place = (b, h, i, j)
             value = rows(v, b, g, j, N, V)
             raw = product(query, columns(k, b, g, j, N, D), ct.full((M, N), 0.0, lse.dtype), tf32)
-            scores, _ = scores_of(raw, scale, softcap, bias, biased, place, False)
+            added = biases(bias, biased, place, (M, N), False, lse.dtype)
+            scores, _ = scores_of(raw, scale, softcap, added)
             if edge:
-                seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
+                seen = visible(begin, end, inside, masked, added, biased, place, (M, N), False)
                 scores = ct.where(seen, scores, -math.inf)
 
             new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))
@@ -269,7 +272,8 @@ def backward_query(
     has_dlse: Const[bool],
     tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
-    """dq and, if wanted, dbias of M queries; and delta = Σ dout · out − dlse, for `backward_key`."""
+    """dq and, if wanted, dbias of M queries; and for `backward_key` delta = Σ dout · out − dlse, and
+    spoils, which is NaN where dout is not finite and else 0."""
     i = ct.num_blocks(0) - 1 - ct.bid(0)
     h = ct.bid(1)
     b = ct.bid(2)
@@ -297,8 +301,9 @@ def backward_query(
             j = number(tiles, edge, n)
             place = (b, h, i, j)
             key = rows(k, b, g, j, N, D)
-            raw = product(query, columns(k, b, g, j, N, D), zero, tf32)
-            scores, slope = scores_of(raw, scale, softcap, bias, biased, place, False)
+            raw = product(query, ct.transpose(key), zero, tf32)
+            added = biases(bias, biased, place, (M, N), False, lse.dtype)
+            scores, slope = scores_of(raw, scale, softcap, added)
             dp = product(dresult, columns(v, b, g, j, N, V), zero, tf32)
             if dropped:
                 dp = ct.where(
@@ -307,7 +312,7 @@ def backward_query(
 
             ds = exp2(scores - logs) * (dp - mean)
             if edge:
-                seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
+                seen = visible(begin, end, inside, masked, added, biased, place, (M, N), False)
                 ds = ct.where(seen, ds, 0.0)
                 key = finite(key)
             if wants_bias:
@@ -348,7 +353,8 @@ def backward_key(
                 query = rows(q, b, h, i, M, D)
                 dresult = rows(dout, b, h, i, M, V)
                 raw = product(key, columns(q, b, h, i, M, D), zero, tf32)
-                scores, slope = scores_of(raw, scale, softcap, bias, biased, place, True)
+                added = biases(bias, biased, place, (N, M), True, lse.dtype)
+                scores, slope = scores_of(raw, scale, softcap, added)
                 dp = product(value, columns(dout, b, h, i, M, V), zero, tf32)
 
                 p = exp2(scores - numbers(lse, b, h, i, (1, M)) * LOG2_E)
@@ -362,7 +368,7 @@ def backward_key(
                 if edge:
                     begin = numbers(start, b, h, i, (1, M))
                     end = numbers(stop, b, h, i, (1, M))
-                    seen = visible(begin, end, inside, masked, bias, biased, place, (N, M), True)
+                    seen = visible(begin, end, inside, masked, added, biased, place, (N, M), True)
                     weights = ct.where(seen, weights + numbers(spoils, b, h, i, (1, M)), 0.0)
                     ds = ct.where(seen, ds, 0.0)
                     dresult = finite(dresult)
