@@ -18,7 +18,7 @@ from .. import masks
 from ..attention import explain_dispatch, implementation, scaled_dot_product_attention
 from ..kernels.attention import forget_failures
 from . import measuring
-from .measuring import Prepared, Row, Sizes, failure_noted
+from .measuring import AnotherRunsError, Prepared, Row, Sizes, failure_noted
 
 DTYPES = "float32", "float16", "bfloat16"
 RUNGS = "reference", "fused", "tiled"
@@ -99,11 +99,11 @@ def on_device(h: int, g: int, n: int, width: int, dtype: str) -> list[Any]:
 
 
 def running(name: str, q: Any, k: Any, v: Any) -> str:
-    """The implementation that runs if this one is requested. Raises RuntimeError, with the reason,
-    if another one takes over."""
+    """The implementation that runs if this one is requested. Raises AnotherRunsError, with the
+    reason, if another one takes over."""
     chosen = explain_dispatch(q, k, v, implementation=name)
     if name not in ("auto", chosen.implementation):
-        raise RuntimeError(chosen.reasons[name])
+        raise AnotherRunsError(chosen.reasons[name])
     return chosen.implementation
 
 

@@ -103,6 +103,10 @@ def torch_without_tf32() -> Any:
     return torch
 
 
+class AnotherRunsError(Exception):
+    """Another implementation runs than the one that was requested; the message says why."""
+
+
 @contextlib.contextmanager
 def failure_noted(row: Row) -> Iterator[None]:
     """Note an error in the row, in one line, instead of raising it."""
@@ -115,6 +119,8 @@ def failure_noted(row: Row) -> Iterator[None]:
 def in_one_line(error: Exception) -> str:
     """The beginning of an error, which says so if a kernel could not be compiled."""
     line = why_it_failed(error).removeprefix("it failed: ")
+    if isinstance(error, AnotherRunsError):
+        line = str(error)
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
 
 

@@ -147,7 +147,7 @@ def test_every_part_is_in_both_files(tmp_path):
     assert list(parts) == re.findall("^## (.*)", text, re.MULTILINE) == TITLES
     assert "for CUDA 13.1 |" in text
     assert re.search(r"\| auto \| float32 \| 64 \| none \| .* \| reference \|", text)
-    assert "- tiled, float32, D = 128: RuntimeError: there are no tiles\n" in text
+    assert "- tiled, float32, D = 128: there are no tiles\n" in text
     assert "| forward | float32 | 64 | 32 | none | 60 | failed |" in text
     assert "- torch: ModuleNotFoundError: import of torch halted" in text
     assert parts["The tests on CuPy"]["problems"] == ["left out by --quick"]
@@ -187,9 +187,7 @@ def test_a_kernel_that_fails_is_no_row_of_the_implementation_that_takes_over():
         rows = [row for row in measured(part) if row["implementation"] == "fused"]
         assert len(rows) >= 12
         assert all({"out", "ms"}.isdisjoint(row) for row in rows)
-        assert {row["failed"] for row in rows} == {
-            "RuntimeError: it failed: RuntimeError: no CUDA kernels"
-        }
+        assert {row["failed"] for row in rows} == {"it failed: RuntimeError: no CUDA kernels"}
 
 
 def test_a_backward_that_does_not_compile_leaves_no_forward_in_the_row_of_auto(tiles):
@@ -204,7 +202,7 @@ def test_a_backward_that_does_not_compile_leaves_no_forward_in_the_row_of_auto(t
         if name == "tiled":
             assert "out" not in row
             assert row["failed"].startswith(
-                "RuntimeError: it could not be compiled: CompilerExecutionError: Return code -11 pl"
+                "it could not be compiled: CompilerExecutionError: Return code -11 please submit"
             )
 
 
@@ -341,7 +339,7 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatc
     text, parts = written(tmp_path, "--quick")
     assert parts[ERRORS]["rows"] == [{"implementation": "fused", "out": 1e-7}]
     assert "| fused | 1e-07 |\n\n- stopped after 90 s\n\n## Times of attention" in text
-    assert "- tiled, float32, D = 64: RuntimeError: there are no tiles\n" in text
+    assert "- tiled, float32, D = 64: there are no tiles\n" in text
 
 
 @pytest.mark.usefixtures("plain")
