@@ -83,7 +83,8 @@ PARTS = {
     "training-step": Part(
         "A training step", training_step, 60,
         "Forward, loss, backward and AdamW of a GPT in float32, with TF32 off and from the same "
-        "weights; PyTorch runs eagerly, with its TransformerEncoderLayer and a fused AdamW. "
+        "weights; with \"bfloat16\", only products are in bfloat16 (in PyTorch by autocast). "
+        "PyTorch runs eagerly, with its TransformerEncoderLayer and a fused AdamW. "
         "\"host\" is the time in which the CPU launches a step, \"attention\" what computed it.",
     ),
     "kernels": Part(

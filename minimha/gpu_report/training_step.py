@@ -3,6 +3,8 @@ and the kernels that it launches."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import tempfile
 from collections import Counter
@@ -12,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd import backend
+from minimha_autograd import backend, half
 
 from .. import interchange
 from ..functional import cross_entropy
@@ -27,28 +29,27 @@ ADAM: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1}
 
 def training_step(sizes: Sizes) -> Iterator[Row]:
     """The times of a step, its memory, and the losses of the first and of the last step."""
-    model, inputs, targets = model_and_batch(sizes)
     for name, prepare in LIBRARIES.items():
         row: Row = {"library": name}
         with measuring.failure_noted(row):
-            step, memory = prepare(model, inputs, targets)
+            step, memory = prepare(*model_and_batch(sizes))
             row["first loss"] = step().item()
             ms = measuring.milliseconds(step, sizes.steps)
             row |= {"ms": ms.gpu, "host, ms": ms.host, "last loss": step().item()}
             row["MiB"] = memory() / 2**20
-            row["attention"] = "its own" if prepare is by_torch else measuring.attention_of(step)
+            ours = name.startswith("minimha")
+            row["attention"] = measuring.attention_of(step) if ours else "its own"
         yield row
 
 
 def kernels(sizes: Sizes) -> Iterator[Row]:
     """The kernels of a step, those that take most time first: how often each is launched, and its
     time. The first row of a library is their sum."""
-    model, inputs, targets = model_and_batch(sizes)
     for name, prepare in LIBRARIES.items():
         row: Row = {"library": name}
         found: list[Row] = []
         with measuring.failure_noted(row):
-            step, _ = prepare(model, inputs, targets)
+            step, _ = prepare(*model_and_batch(sizes))
             for _ in range(2):  # these compile, and fill the pool of memory
                 step()
             found = launched(step, sizes.steps)
@@ -119,7 +120,9 @@ def model_and_batch(sizes: Sizes) -> tuple[GPT, np.ndarray, np.ndarray]:
     return model, inputs, targets
 
 
-def by_minimha(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
+def by_minimha(
+    model: GPT, inputs: np.ndarray, targets: np.ndarray, mixed: bool = False
+) -> Prepared:
     pool = measuring.empty_pool()
     xp = backend.library("cupy")
     model.to("cupy")
@@ -128,7 +131,8 @@ def by_minimha(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
 
     def step() -> Any:
         optimiser.zero_grad()
-        loss = cross_entropy(model(tokens), following)
+        with half.bfloat16_products() if mixed else contextlib.nullcontext():
+            loss = cross_entropy(model(tokens), following)
         loss.backward()
         optimiser.step()
         return loss
@@ -136,7 +140,7 @@ def by_minimha(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
     return step, pool.total_bytes
 
 
-def by_torch(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
+def by_torch(model: GPT, inputs: np.ndarray, targets: np.ndarray, mixed: bool = False) -> Prepared:
     torch = measuring.torch_without_tf32()
     from torch.nn import functional
 
@@ -170,7 +174,8 @@ def by_torch(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
 
     def step() -> Any:
         optimiser.zero_grad()
-        loss = functional.cross_entropy(logits().flatten(0, 1), following.flatten())
+        with torch.autocast(measuring.TORCH_DEVICE, torch.bfloat16, enabled=mixed):
+            loss = functional.cross_entropy(logits().flatten(0, 1), following.flatten())
         loss.backward()
         optimiser.step()
         return loss
@@ -181,4 +186,7 @@ def by_torch(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
 LIBRARIES: dict[str, Callable[[GPT, np.ndarray, np.ndarray], Prepared]] = {
     "torch": by_torch,
     "minimha": by_minimha,
+    "torch, bfloat16": functools.partial(by_torch, mixed=True),
+    "minimha, bfloat16": functools.partial(by_minimha, mixed=True),
 }
+"""Those with bfloat16 multiply in it; their weights are float32."""
