@@ -12,7 +12,7 @@ from minimha.functional import linear
 from minimha.kernels import attention as ways
 from minimha.kernels.gpu import tiled
 from minimha.training import Training, data
-from minimha_autograd import backend, half
+from minimha_autograd import backend, half, ops
 
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 ROUNDING = 2.0**-8  # the largest relative error of a number rounded to bfloat16
@@ -131,6 +131,23 @@ def test_a_pullback_rounds_as_its_forward_did_and_the_bias_is_not_rounded():
         np.testing.assert_allclose(found, right, rtol=ROUNDING, atol=1e-5)
         assert found.dtype == "float32"
     np.testing.assert_array_equal(db, xp.sum(dy, axis=0).get())
+
+
+@pytest.mark.parametrize("shapes", [((2, 3, 5), (5, 7)), ((5,), (5, 7)), ((4, 3, 5), (4, 5, 1))])
+def test_matmul_rounds_its_factors(factors, shapes):
+    xp = backend.library("cupy")
+    rng = np.random.default_rng(0)
+    a, b = (xp.asarray(rng.standard_normal(shape, dtype="float32")) for shape in shapes)
+    exact, exact_pullback = ops.matmul.with_pullback(a, b)
+    factors.clear()
+    with half.bfloat16_products():
+        y, pullback = ops.matmul.with_pullback(a, b)
+    dy = xp.ones_like(y)
+    found = y, *pullback(dy)
+    assert {dtype for _, *dtypes in factors for dtype in dtypes} == {np.dtype(bfloat16)}
+    for x, right in zip(found, (exact, *exact_pullback(dy)), strict=True):
+        assert (x.dtype, x.shape) == ("float32", right.shape)
+        np.testing.assert_allclose(x.get(), right.get(), rtol=4 * ROUNDING, atol=4 * ROUNDING)
 
 
 @pytest.mark.parametrize(
