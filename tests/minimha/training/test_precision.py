@@ -10,7 +10,7 @@ import minimha as mh
 from minimha.__main__ import main
 from minimha.functional import linear
 from minimha.kernels import attention as ways
-from minimha.kernels.gpu import tiled
+from minimha.kernels.gpu import cuda, tiled
 from minimha.training import Training, data
 from minimha_autograd import backend, half, ops
 
@@ -50,6 +50,13 @@ def factors(monkeypatch):
         yield seen
 
 
+@pytest.fixture
+def quick(factors, monkeypatch):
+    """The same without kernels in CUDA C++, which take long on a CPU."""
+    monkeypatch.setattr(cuda, "REALS", {})
+    return factors
+
+
 def model(library="cupy", **settings):
     return mh.GPT(V, **(SIZES | settings), rng=0).to(library)
 
@@ -73,9 +80,9 @@ def test_every_product_of_a_step_has_factors_of_bfloat16_and_everything_else_is_
     assert {x.dtype for x in states if x.ndim} == {np.dtype("float32")}
 
 
-def test_without_the_setting_no_factor_is_rounded_even_after_a_run_with_it(factors):
+def test_without_the_setting_no_factor_is_rounded_even_after_a_run_with_it(quick):
     before = list(run("float32"))
-    assert {dtype for _, *dtypes in factors for dtype in dtypes} == {np.dtype("float32")}
+    assert {dtype for _, *dtypes in quick for dtype in dtypes} == {np.dtype("float32")}
     rounded = list(run("bfloat16"))
     after = list(run("float32"))
     assert before == after != rounded
@@ -91,7 +98,7 @@ def gradients(precision):
     return {name: p.grad.get() for name, p in made.named_parameters()}
 
 
-@pytest.mark.usefixtures("factors")
+@pytest.mark.usefixtures("quick")
 def test_gradients_differ_by_the_rounding_of_bfloat16():
     exact, rounded = gradients("float32"), gradients("bfloat16")
     off = {
@@ -101,7 +108,7 @@ def test_gradients_differ_by_the_rounding_of_bfloat16():
     assert 0.25 < max(off.values()) < 3, off
 
 
-@pytest.mark.usefixtures("factors")
+@pytest.mark.usefixtures("quick")
 def test_the_loss_falls_as_in_float32():
     exact, rounded = (np.array(list(run(name, 30))) for name in ("float32", "bfloat16"))
     assert exact[-1] < 0.8 * exact[0]
@@ -190,7 +197,7 @@ def test_another_precision_or_dtype_is_refused():
         run("bfloat16", made=made)
 
 
-@pytest.mark.usefixtures("factors")
+@pytest.mark.usefixtures("quick")
 def test_a_run_is_resumed_with_its_own_precision_only(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     whole = list(run("bfloat16", 4))
