@@ -24,11 +24,15 @@ from types import ModuleType, SimpleNamespace
 
 import cuda_on_cpu
 import numpy as np
+from cupy_launches import indexed, launched
 
 from minimha.kernels.gpu import cuda, tiled
 
 traffic = Counter()
 """The number of copies "to the device" and "to the host", and of operations that "wait"."""
+
+launches = Counter()
+"""The number of kernels that a GPU would have run, by the name of the function or kernel."""
 
 
 class Device:
@@ -61,8 +65,9 @@ class ndarray:  # noqa: N801  CuPy's name
     __array_ufunc__ = None  # so that NumPy's operators leave the work to these
     device = Device()
 
-    def __init__(self, on_device):
+    def __init__(self, on_device, base=None):
         self._numpy = np.asarray(on_device)
+        self.base = base  # the array that owns the memory of this view
 
     def __array__(self, *_, **__):
         raise TypeError(
@@ -78,16 +83,22 @@ class ndarray:  # noqa: N801  CuPy's name
         return self._numpy.copy()
 
     def __getattr__(self, name):
-        if name.startswith("__") or name == "_numpy":
+        if name.startswith("__") or name in ("_numpy", "base"):
             raise AttributeError(name)
         value = getattr(self._numpy, name)
-        return _on_device(value) if callable(value) else _wrapped(value)
+        return _on_device(value, self) if callable(value) else _wrapped(value, (self,))
 
     def __getitem__(self, key):
-        return _wrapped(self._numpy[_key(key, self._numpy.shape)])
+        key = _key(key, self._numpy.shape)
+        y = self._numpy[key]
+        if not np.may_share_memory(y, self._numpy):
+            launches["getitem"] += indexed(key)
+        return _wrapped(y, (self,))
 
     def __setitem__(self, key, value):
-        self._numpy[_key(key, self._numpy.shape)] = _unwrapped(value)
+        key = _key(key, self._numpy.shape)
+        launches["setitem"] += indexed(key)
+        self._numpy[key] = _unwrapped(value)
 
     def __len__(self):
         return len(self._numpy)
@@ -99,7 +110,13 @@ class ndarray:  # noqa: N801  CuPy's name
         return repr(self._numpy)
 
     def __deepcopy__(self, _):
+        launches["copy"] += 1
         return ndarray(self._numpy.copy())
+
+    @property
+    def data(self):
+        """Where the entries are."""
+        return SimpleNamespace(ptr=self._numpy.ctypes.data)
 
 
 ndarray.__module__ = "cupy"
@@ -116,10 +133,16 @@ def _unwrapped(x):
     return x
 
 
-def _wrapped(x):
+def _wrapped(x, sources=()):
+    """What NumPy computed from these, as arrays on the device: one of them, a view, or another."""
     if isinstance(x, np.ndarray | np.generic):
+        for source in sources:
+            if x is source._numpy:
+                return source
+            if isinstance(x, np.ndarray) and np.may_share_memory(x, source._numpy):
+                return ndarray(x, source if source.base is None else source.base)
         return ndarray(x)
-    return type(x)(map(_wrapped, x)) if type(x) in (list, tuple) else x
+    return type(x)(_wrapped(y, sources) for y in x) if type(x) in (list, tuple) else x
 
 
 def _key(key, shape):
@@ -139,15 +162,19 @@ def _key(key, shape):
     return tuple(parts)
 
 
-def _on_device(function):
-    """A function of NumPy as a function on the device."""
+def _on_device(function, owner=None):
+    """A function of NumPy, or a method of an array's, as a function on the device."""
+    name = getattr(function, "__name__", "method")
 
     def call(*arguments, **settings):
+        given = arguments if owner is None else (owner, *arguments)
         settings = {name: _unwrapped(x) for name, x in settings.items()}
         with np.errstate(all="ignore"):  # a GPU does not warn
-            return _wrapped(function(*map(_unwrapped, arguments), **settings))
+            y = function(*map(_unwrapped, arguments), **settings)
+        launches[name] += launched(name, tuple(map(_unwrapped, given)), settings, y)
+        return _wrapped(y, [x for x in given if isinstance(x, ndarray)])
 
-    call.__name__ = getattr(function, "__name__", "method")
+    call.__name__ = name
     if isinstance(function, np.ufunc) and function.nin == 2:
         call.at = _on_device(function.at)
     return call
@@ -167,7 +194,9 @@ def array(x, dtype=None, copy=True, **_):
     if not isinstance(x, ndarray):
         traffic["to the device"] += 1
         return ndarray(np.array(x, dtype))
-    return ndarray(np.array(x._numpy, dtype, copy=copy))
+    y = np.array(x._numpy, dtype, copy=copy)
+    launches["array"] += launched("array", (x._numpy,), {}, y)
+    return _wrapped(y, (x,))
 
 
 def asarray(x, dtype=None, **_):
@@ -181,6 +210,9 @@ for _name in _OPERATORS.split():
     _function = _on_device(getattr(operator, _name, None) or getattr(operator, f"{_name}_"))
     setattr(ndarray, f"__{_name}__", lambda a, b, f=_function: f(a, b))
     setattr(ndarray, f"__r{_name}__", lambda a, b, f=_function: f(b, a))
+    if _name not in ("lt", "le", "eq", "ne", "gt", "ge"):
+        _function = _on_device(getattr(operator, f"i{_name}"))
+        setattr(ndarray, f"__i{_name}__", lambda a, b, f=_function: f(a, b))
 for _name in ("neg", "pos", "abs", "invert"):
     setattr(ndarray, f"__{_name}__", _on_device(getattr(operator, _name)))
 for _function in (bool, int, float, complex, operator.index):
@@ -202,7 +234,19 @@ def raw_kernel(source, name, options=()):
     """A kernel in CUDA C++, compiled for the CPU."""
     (real,) = (option.removeprefix("-Dreal=") for option in options)
     run = cuda_on_cpu.raw_kernel(source, name, real)
-    return lambda grid, block, arguments: run(grid, block, list(map(_unwrapped, arguments)))
+
+    def launch(grid, block, arguments):
+        launches[name] += 1
+        run(grid, block, list(map(_passed, arguments)))
+
+    return launch
+
+
+def _passed(x):
+    """An argument of a kernel: a NumPy array with one entry is passed by its value."""
+    if isinstance(x, np.ndarray) and x.size == 1:
+        return x.tobytes()
+    return _unwrapped(x)
 
 
 def tiles_on_numpy():
@@ -210,6 +254,7 @@ def tiles_on_numpy():
     kernels, launch, stream = tiled.on_numpy()
 
     def unwrapping(stream, grid, kernel, arguments):
+        launches[getattr(kernel, "__name__", "tile")] += 1
         launch(stream, grid, kernel, tuple(map(_unwrapped, arguments)))
 
     return tiled.Runner(kernels, unwrapping, stream)
@@ -250,7 +295,10 @@ def _modules():
     cuda.memory.OutOfMemoryError = OutOfMemoryError
     cupy.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 2**29)
     cupy.RawKernel = raw_kernel
-    special.erf = _on_device(lambda x: importlib.import_module("scipy.special").erf(x))
+    def erf(x):
+        return importlib.import_module("scipy.special").erf(x)
+
+    special.erf = _on_device(erf)
     cupy.__version__ = "14.0.0"
     return dict(zip(names, modules, strict=True))
 
@@ -274,6 +322,7 @@ def installed():
     }
     sys.modules.update(MODULES)
     traffic.clear()
+    launches.clear()
     on_gpu, tiled._on_gpu = tiled._on_gpu, tiles_on_numpy
     _forget_the_gpu()
     try:
