@@ -56,27 +56,28 @@ def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> 
     if not are_floats(x):
         return None
     x, y, numbers = contiguous(x), np.empty(x.shape, x.dtype), _numbers(x, c1, c3, bound)
-    chunks = in_chunks(x.size, x.nbytes)
     if times is not None:
         if not are_floats(times, x) or times.shape != x.shape:
             return None
-        return _gate_times(chunks, x, contiguous(times), numbers, y)
-    _gate_forward(chunks, flat(x), numbers, flat(y))
+        return _gate_times(x, contiguous(times), numbers, y)
+    _gate_forward(in_chunks(x.size, x.nbytes), flat(x), numbers, flat(y))
 
     def pullback(dy: Array) -> tuple[Array, None]:
         dx = np.empty(x.shape, x.dtype)
-        _gate_backward(chunks, flat(x), numbers, flat(dy), flat(dx))
+        _gate_backward(in_chunks(x.size, x.nbytes), flat(x), numbers, flat(dy), flat(dx))
         return dx, None
 
     return y, pullback
 
 
-def _gate_times(chunks: Any, x: Array, times: Array, numbers: Any, y: Array) -> Any:
-    """y · times; `y` receives the value."""
+def _gate_times(x: Array, times: Array, numbers: Any, y: Array) -> Any:
+    """The same with y · times, which y receives."""
+    chunks = in_chunks(x.size, x.nbytes)
     _gate_times_forward(chunks, flat(x), flat(times), numbers, flat(y))
 
     def pullback(dy: Array) -> tuple[Array, Array]:
         dx, dtimes = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+        chunks = in_chunks(x.size, x.nbytes)
         _gate_times_backward(
             chunks, flat(x), flat(times), numbers, flat(dy), flat(dx), flat(dtimes)
         )
