@@ -213,10 +213,15 @@ class Adam(Optimiser):
         return {"t": 0, "m": 0.0 * p, "v": 0.0 * p}
 
     def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
-        (p,) = self.update_all([p], [g], [state], settings)
+        (p,) = self._updated([p], [g], [state], settings)
         return p
 
     def update_all(
+        self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
+    ) -> list[Array]:
+        return self._updated(ps, gs, states, settings)
+
+    def _updated(
         self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
     ) -> list[Array]:
         if settings["weight_decay"]:
@@ -289,7 +294,7 @@ class AdamW(Adam):
     ) -> None:
         super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
-    def update_all(
+    def _updated(
         self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
     ) -> list[Array]:
         decay = 1 - settings["lr"] * settings["weight_decay"]

@@ -79,4 +79,4 @@ def empty(shape: tuple[int, ...], like: Array) -> Array:
 
 def contiguous(x: Array) -> Array:
     """x, or a copy if its entries do not follow each other in memory."""
-    return namespace(x).ascontiguousarray(x)
+    return x if x.flags.c_contiguous else x.copy()
