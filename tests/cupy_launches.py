@@ -57,9 +57,7 @@ def _multiplied(arguments, settings, result):
         return 0
     a, b = arguments[:2]
     stacks = max(a.ndim, b.ndim) > 2
-    copies = sum(
-        not x.flags.c_contiguous and (stacks or not x.flags.f_contiguous) for x in (a, b)
-    )
+    copies = sum(not x.flags.c_contiguous and (stacks or not x.flags.f_contiguous) for x in (a, b))
     one = not stacks and result.size == 1
     return copies + (2 if one else 1)
 

@@ -295,6 +295,7 @@ def _modules():
     cuda.memory.OutOfMemoryError = OutOfMemoryError
     cupy.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 2**29)
     cupy.RawKernel = raw_kernel
+
     def erf(x):
         return importlib.import_module("scipy.special").erf(x)
 

@@ -38,9 +38,9 @@ HostArray = np.ndarray
 large_sum: Callable[[Array, Array], Array] = operator.add
 """a + b for large arrays on the host. A package with a faster sum may replace it."""
 
-device_sum: Callable[[Array, Any, bool], Array | None] = lambda x, axis, keepdims: None
-"""`total` for arrays on a device, or None where the library's own sum is as good. A package with a
-faster sum may replace it."""
+device_sum: Callable[[Array, Any, bool], Array | None] | None = None
+"""Computes `total` for arrays on a device, or returns None where the library's own sum is as fast.
+A package with a faster sum may set it."""
 
 known: dict[type, Any] = {}
 """The namespaces of the array types seen so far: asking array-api-compat each time is slow."""
@@ -265,10 +265,9 @@ def add(a: Array, b: Array) -> Array:
 
 def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The sum of x over one axis, several, or all of them."""
-    if type(x) is not np.ndarray:
-        y = device_sum(x, axis, keepdims)
-        if y is not None:
-            return y
+    y = None if type(x) is np.ndarray or device_sum is None else device_sum(x, axis, keepdims)
+    if y is not None:
+        return y
     return namespace(x).sum(x, axis=axis, keepdims=keepdims)
 
 

@@ -355,7 +355,7 @@ def _square_of_norm(gradients: list[Array]) -> Array:
 
 
 def _clipped(gradients: list[Array], square: Array, max_norm: float) -> tuple[Array, list[Array]]:
-    """The norm and the scaled gradients, on a device: the host does not know whether they change."""
+    """The norm, and the gradients scaled, which the host does not know to be necessary or not."""
     if gradients and (fast := device_kernel("clipped", gradients[0])):
         clipped = fast(gradients, square, max_norm)
         if clipped is not None:

@@ -180,8 +180,11 @@ def _dropout(chunk, x, keep, probability, y):
 def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> Any:
-    """The next p, m and v for each (p, g, m, v), as the reference in `nn.optimisers`. m and v belong
-    to the optimiser and change in place; p may have been saved by a pullback and does not."""
+    """The next p, m and v for each (p, g, m, v), as the reference in `nn.optimisers`.
+
+    m and v belong to the optimiser and change in place; p may have been saved by a pullback and
+    does not.
+    """
     for p, g, m, v in parameters:
         if not are_floats(p, g, m, v) or not p.shape == g.shape == m.shape == v.shape:
             return None

@@ -36,9 +36,7 @@ def kernel(source: Path, name: str, dtype: Any) -> Any:
     return cupy.RawKernel(text(source), name, options=options)
 
 
-def launch(
-    source: Path, name: str, dtype: Any, blocks: int, threads: int, *arguments: Any
-) -> None:
+def launch(source: Path, name: str, dtype: Any, blocks: int, threads: int, *arguments: Any) -> None:
     """Run a kernel. Python's integers are passed as long long, its floats as double, None as a null
     pointer."""
     passed = tuple(0 if x is None else x for x in arguments)

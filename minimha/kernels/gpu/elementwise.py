@@ -42,9 +42,7 @@ def _gate(x: Array, times: Array | None, *numbers: float, bound: float) -> Any:
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         dy, dx = cuda.contiguous(dy), cuda.empty(x.shape, like=x)
         dfactor = None if factor is None else cuda.empty(x.shape, like=x)
-        cuda.launch_for_entries(
-            SOURCE, "gate_backward", x, x, factor, dy, dx, dfactor, *settings
-        )
+        cuda.launch_for_entries(SOURCE, "gate_backward", x, x, factor, dy, dx, dfactor, *settings)
         return dx, dfactor
 
     return y, pullback

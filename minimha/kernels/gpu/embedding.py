@@ -58,7 +58,8 @@ def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: An
 
 @register("rotate", library="cupy")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
-    """As `functional.rope.rotate`. y is laid out in memory as x, which may be heads side by side."""
+    """As `functional.rope.rotate`. y is laid out in memory as x, also if that has heads side by
+    side."""
     if not cuda.are_reals(x, cos, sin) or x.ndim < 2:
         return None
     shape, half = x.shape, cos.shape[-1]

@@ -63,9 +63,8 @@ def linear_maps(
 
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
         given = [dy is not None for dy in dys]
-        like = dys[given.index(True)]
         parts = [
-            xp.zeros((n, width), dtype=like.dtype, device=like.device)
+            xp.zeros((n, width), dtype=x.dtype, device=x.device)
             if dy is None
             else xp.reshape(dy, (n, width))
             for dy, width in zip(dys, widths, strict=True)

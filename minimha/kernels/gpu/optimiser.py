@@ -27,8 +27,11 @@ _PARAMETERS = np.dtype([("of", _PARAMETER, (_MOST,))])
 def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> list[tuple[Array, ...]] | None:
-    """The next p, m and v for each (p, g, m, v), as the reference in `nn.optimisers`. m and v belong
-    to the optimiser and change in place; p may have been saved by a pullback and does not."""
+    """The next p, m and v for each (p, g, m, v), as the reference in `nn.optimisers`.
+
+    m and v belong to the optimiser and change in place; p may have been saved by a pullback and
+    does not.
+    """
     if not _supported(*zip(*parameters, strict=True)):
         return None
     ps, gs, ms, vs = ([cuda.contiguous(x) for x in xs] for xs in zip(*parameters, strict=True))

@@ -36,10 +36,10 @@ def total(x: Array, axis: Any, keepdims: bool) -> Array | None:
     if first < 0 or last >= x.ndim or math.prod(x.shape[last:]) < 2:
         return None
 
+    before, summed, after = x.shape[:first], x.shape[first:last], x.shape[last:]
     kept = (1,) * len(axes) if keepdims else ()
-    shape = (*x.shape[:first], *kept, *x.shape[last:])
-    outer, rows, columns = (math.prod(n) for n in (x.shape[:first], x.shape[first:last], x.shape[last:]))
-    return over_rows(cuda.contiguous(x), (outer, rows, columns), shape)
+    sizes = math.prod(before), math.prod(summed), math.prod(after)
+    return over_rows(cuda.contiguous(x), sizes, (*before, *kept, *after))
 
 
 def over_rows(x: Array, sizes: tuple[int, int, int], shape: tuple[int, ...]) -> Array:
