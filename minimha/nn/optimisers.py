@@ -21,7 +21,7 @@ State = dict[str, Any]
 class Optimiser:
     """The base of all optimisers: groups of parameters, their settings, and their states.
 
-    A subclass defines `start`, and `update` or `update_all`.
+    A subclass defines `start` and `update`.
 
     parameters  Tensors that require a gradient; or groups, dictionaries with such Tensors as
                 "params" and settings of their own: {"params": biases, "weight_decay": 0.0}
@@ -49,15 +49,15 @@ class Optimiser:
         raise NotImplementedError
 
     def __init_subclass__(cls) -> None:
-        """Where a subclass changes only the update of one parameter, all use it."""
-        if "update" in vars(cls) and "update_all" not in vars(cls):
-            cls.update_all = Optimiser.update_all  # type: ignore[method-assign]
+        """A subclass that changes only the update of one parameter changes that of all."""
+        if "update" in vars(cls) and "_update_all" not in vars(cls):
+            cls._update_all = Optimiser._update_all  # type: ignore[method-assign]
 
     def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
         """The next value of a parameter p with gradient g. Changes the state, but not p."""
         raise NotImplementedError
 
-    def update_all(
+    def _update_all(
         self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
     ) -> list[Array]:
         """The next values of several parameters: by default each by `update`."""
@@ -72,7 +72,7 @@ class Optimiser:
             values = [self._master(p) if backend.is_half(p.data) else p.data for p in params]
             gradients = [half.widened(p.grad) for p in params]
             states = [self._states[p] for p in params]
-            news = self.update_all(values, gradients, states, settings)
+            news = self._update_all(values, gradients, states, settings)
             for p, new in zip(params, news, strict=True):
                 if backend.is_half(p.data):
                     self._masters[p] = new
@@ -216,7 +216,7 @@ class Adam(Optimiser):
         (p,) = self._updated([p], [g], [state], settings)
         return p
 
-    def update_all(
+    def _update_all(
         self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
     ) -> list[Array]:
         return self._updated(ps, gs, states, settings)
