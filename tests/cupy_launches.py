@@ -12,15 +12,12 @@ import numpy as np
 NONE = {"empty", "empty_like", "tolist", "item"}
 """Functions whose result is not filled by a kernel."""
 
-IN_PLACE = {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
-"""Operators whose result is an argument that they changed."""
-
 
 def launched(name, arguments, settings, result):
     """The number of kernels for a call of a function with NumPy's arrays, which gave this result."""
     if name in NONE:
         return 0
-    if result is None or name in IN_PLACE:
+    if result is None:  # it changes an argument
         return 1
     arrays = [x for x in (*arguments, *settings.values()) if isinstance(x, np.ndarray)]
     if name in SEVERAL:

@@ -3,17 +3,22 @@
 `cupy_on_numpy` stands in for CuPy, so that these tests run without a GPU.
 """
 
+import importlib.util
+import json
+import operator
+import re
 import sys
 
 import cuda_on_cpu
 import cupy_on_numpy
+import list_cupy
 import numpy as np
 import pytest
 
 import minimha as mh
 from minimha import functional, masks, nn, training
 from minimha.__main__ import main
-from minimha_autograd import backend
+from minimha_autograd import backend, ops
 
 B, H, G, T, D = 2, 4, 2, 6, 8
 IDS = np.array([[0, 0, 1, 1, 1, 2], [0, 1, 1, 2, 2, 2]])
@@ -64,6 +69,303 @@ def test_the_stand_in_refuses_what_cupy_refuses_and_counts(there, traffic):
     assert traffic == {"wait": 4, "to the host": 1}
 
 
+def test_a_device_is_no_string_and_cannot_be_hashed_as_that_of_cupy(there):
+    x = there(np.ones(2))
+    assert x.device == backend.library("cupy").ones(1).device
+    assert x.device is not x.device
+    assert x.device != "cuda:0"
+    assert x.device != 0
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(x.device)
+
+
+def test_an_array_is_no_index_and_no_length_as_that_of_cupy(there):
+    one = there(np.array(1))
+    for use in (operator.index, range, [1, 2].__getitem__, np.zeros, there(np.ones(3)).reshape):
+        with pytest.raises(TypeError):
+            use(one)
+    with pytest.raises(TypeError):
+        there(np.ones(3))[one:]
+    assert there(np.arange(3.0))[one].item() == 1  # but it selects, as any array
+
+
+X = np.arange(24.0).reshape(2, 3, 4)
+LINE = np.arange(40) * 7 % 11
+
+NUMBERS = {
+    "index": lambda x, n: x[n(1)],
+    "index from the end": lambda x, n: x[n(-1)],
+    "index beside others": lambda x, n: x[:, n(2), n(1) : n(3)],
+    "index beside arrays": lambda x, n: x[n(1), x.data.argmax(axis=-1)[0] * 0],
+    "gather": lambda x, n: x.gather(n(1), axis=n(1)),
+    "embedding": lambda x, n: functional.embedding(x[0], n(2)),
+    "split into": lambda x, n: x.split(n(3), axis=n(1))[1],
+    "split at": lambda x, n: x.split((n(1), n(2)), axis=1)[1],
+    "reshape": lambda x, n: x.reshape(n(4), n(6)),
+    "reshape to one axis": lambda x, n: x.reshape(n(24)),
+    "permute": lambda x, n: x.permute(n(2), n(0), n(1)),
+    "transpose": lambda x, n: x.transpose(n(0), n(1)),
+    "expand": lambda x, n: x.expand((n(2), 2, 3, 4)),
+    "flip": lambda x, n: x.flip(n(1)),
+    "flip axes": lambda x, n: x.flip((n(0), n(1))),
+    "repeat": lambda x, n: x.repeat(n(2), n(1)),
+    "sum": lambda x, n: x.sum((n(0), n(2))),
+    "max": lambda x, n: x.max(n(1)),
+    "cumsum": lambda x, n: x.cumsum(n(1)),
+    "squeeze": lambda x, n: x[:, :1].squeeze(n(1)),
+    "expand_dims": lambda x, n: ops.expand_dims(x, n(1)),
+    "concat": lambda x, n: ops.concat([x, x], axis=n(1)),
+    "stack": lambda x, n: ops.stack([x, x], n(1)),
+    "pad": lambda x, n: ops.pad(x, ((n(0), n(1)), (n(2), 0), (0, 0)), n(7)),
+    "pad by": lambda x, n: ops.pad(x, n(1)),
+    "clip": lambda x, n: x.clip(n(3.0), n(9.0)),
+    "var": lambda x, n: x.var(axis=n(0), correction=n(1)),
+    "softmax": lambda x, n: functional.softmax(x, n(1)),
+    "dropout": lambda x, n: functional.drop(x, n(0.5), rng=np.random.default_rng(0)),
+    "rope": lambda x, n: functional.rope(x, offset=n(3), base=n(100.0), width=n(2)),
+    "scale": lambda x, n: mh.scaled_dot_product_attention(x, x, x, scale=n(0.25)),
+    "softcap": lambda x, n: mh.scaled_dot_product_attention(x, x, x, softcap=n(2.0)),
+    "dropout of attention": lambda x, n: mh.scaled_dot_product_attention(
+        x, x, x, dropout=n(0.5), keep=x[..., :1].data * 0 + x[0, :, :3].data > 4
+    ),
+    "window": lambda x, n: mh.scaled_dot_product_attention(
+        x, x, x, masks.sliding_window(n(1), n(0), offset=n(1))
+    ),
+    "prefix": lambda x, n: mh.scaled_dot_product_attention(x, x, x, masks.prefix(n(2))),
+    "shape of a mask": lambda x, n: masks.causal(offset=0).array((n(3), n(4)), like=x),
+    "rows of a mask": lambda x, n: masks.causal(offset=0).array(
+        (3, 4), like=x, queries=slice(n(1), n(3))
+    ),
+    "blocks": lambda x, n: masks.causal().blocks((n(4), n(4)), (n(2), n(2)), like=x)[0],
+    "sinusoidal": lambda x, n: mh.positions.sinusoidal(n(3), n(4), offset=n(2), like=x),
+    "alibi": lambda x, n: mh.positions.alibi(n(2), n(3), n(3), offset=n(0), like=x),
+}
+"""Calls in which each number is an array without axes, made by n."""
+
+
+@pytest.mark.parametrize("call", NUMBERS.values(), ids=NUMBERS.keys())
+def test_an_array_without_axes_is_an_index_a_length_and_a_setting_as_one_of_numpy(there, call):
+    def value_and_gradient(move):
+        x = mh.Tensor(move(X), requires_grad=True)
+        y = call(x, lambda number: move(np.asarray(number)))
+        if not isinstance(y, mh.Tensor):
+            return y, y
+        y.sum().backward()
+        return y.data, x.grad
+
+    for x, y in zip(value_and_gradient(there), value_and_gradient(np.asarray), strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(x.get(), y, rtol=1e-13)
+
+
+def test_an_index_without_axes_stays_on_the_device(there, traffic):
+    x, one = mh.Tensor(there(X), requires_grad=True), there(np.array(1))
+    (x[one].sum() + x[:, one].sum() + x.gather(one, axis=2).sum()).backward()
+    assert not traffic
+    expected = np.zeros_like(X)
+    expected[1] += 1
+    expected[:, 1] += 1
+    expected[:, :, 1] += 1
+    np.testing.assert_array_equal(x.grad.get(), expected)
+
+
+def settled(number):
+    """What a model, its training and its generation give for settings made by a function."""
+    n = number
+    model = mh.GPT(
+        n(11), context=n(8), d_model=n(16), num_heads=n(4), num_kv_heads=n(2), num_layers=n(2),
+        hidden=n(24), norm_eps=n(1e-5), dropout=n(0.25), window=n(4), sinks=n(1), scale=n(0.3),
+        softcap=n(20.0), logit_softcap=n(30.0), layers=[{}, {"window": None, "hidden": n(16)}],
+        rng=n(3),
+    )  # fmt: skip
+    model.to("cupy")
+    run = training.Training(
+        model, LINE, steps=n(3), batch=n(2), lr=n(0.01), min_lr=n(0.001), warmup=n(1),
+        betas=(n(0.9), n(0.98)), weight_decay=n(0.1), clip=n(0.5), seed=n(5),
+    )  # fmt: skip
+    losses = list(run)
+    losses.append(training.evaluate(model, LINE, batch=n(2)))
+    tokens = backend.library("cupy").asarray(LINE[None, :3])
+    kinds = {"temperature": n(0.8), "top_k": n(4), "top_p": n(0.9), "stop": [n(1)], "rng": n(2)}
+    drawn = mh.generate(model, tokens, n(5), **kinds)
+    quick = mh.speculate(model, model, tokens, n(5), ahead=n(2), **kinds).tokens
+    return [np.asarray(losses), drawn.get(), quick.get()], model.settings, run.settings
+
+
+@mh.implementation("reference")
+def test_a_model_its_training_and_generation_take_arrays_without_axes(there):
+    found, model, run = settled(lambda n: there(np.asarray(n)))
+    expected, *plain = settled(lambda n: n)
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5)
+    assert json.dumps([model, run]) == json.dumps(plain)
+
+
+def test_other_layers_take_arrays_without_axes(there):
+    def parameters(n):
+        rope = mh.positions.Rope()
+        sizes = {"latent": n(6), "head_dim": n(4), "rope_dim": n(2), "v_head_dim": n(3)}
+        layers = [
+            nn.Linear(n(3), n(4), std=n(0.5), rng=n(1)), nn.LayerNorm(n(3), eps=n(1e-3)),
+            nn.RMSNorm(n(3), eps=n(1e-3)), nn.Embedding(n(3), n(2), rng=n(1)), nn.Dropout(n(0.5)),
+            nn.MLP(n(4), n(6), rng=n(1)), mh.positions.Learned(n(3), n(4), rng=n(1)),
+            mh.MultiHeadAttention(n(8), n(4), num_kv_heads=n(2), head_dim=n(2), rng=n(1)),
+            mh.LatentAttention(n(8), n(2), query_latent=n(5), rope=rope, rng=n(1), **sizes),
+            mh.EncoderDecoder(n(7), d_model=n(8), num_heads=n(2), num_layers=n(1), rng=n(1)),
+        ]  # fmt: skip
+        cache = mh.KeyValueCache(n(3), sinks=n(1), reserve=n(2))
+        kept = [cache.window, cache.sinks, cache.reserve, layers[1].eps, layers[4].p]
+        return [p.data for layer in layers for p in layer.parameters()], kept
+
+    found, kept = parameters(lambda n: there(np.asarray(n)))
+    expected, plain = parameters(lambda n: n)
+    assert all(map(np.array_equal, found, expected))
+    assert kept == plain
+    assert {type(n) for n in kept} == {int, float}
+
+
+def sums_to_zero(table, rows, factors):
+    """Σ fᵢ · tableᵣᵢ with Σ fᵢ = 0: the gradient is 0, and only rounding is left of it."""
+    chosen = functional.embedding(table, rows)
+    factors = ops.astype(factors, dtype=table.dtype)
+    return (chosen * factors).sum(axis=0)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_gradcheck_allows_another_order_of_additions(there, dtype):
+    rng = np.random.default_rng(0)
+    rows = there(rng.integers(0, 2, 3000))
+    table = mh.Tensor(there(rng.standard_normal((2, 3)).astype(dtype)))
+    mh.gradcheck(lambda table: functional.embedding(table, rows), table)
+    mh.gradcheck(lambda table: table[rows], table)
+    factors = rng.standard_normal((64, 1))
+    factors = there(factors - factors.mean())
+    same = there(np.zeros(64, int))
+    mh.gradcheck(lambda table: sums_to_zero(table, same, factors), table)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("amount", [1.0, 1e-3])
+def test_gradcheck_finds_a_pullback_that_draws_on_the_device(there, dtype, amount):
+    draws = np.random.default_rng(0)
+    rows = there(np.zeros(64, int))
+    signs = there(np.where(np.arange(64) % 2, 1.0, -1.0)[:, None])
+
+    def noisy(operation):
+        def f(table):
+            y, pull = operation(table)
+
+            def pullback(dy):
+                dx = pull(dy)[0]
+                factors = 1 + amount * draws.standard_normal(tuple(dx.shape))
+                return (dx * backend.like(factors.astype(dtype), dx),)
+
+            return y, pullback
+
+        return f
+
+    def shifted(table):
+        y, pull = ops.getitem.with_pullback(table, rows)
+        signs_here = backend.namespace(y).astype(signs, y.dtype)
+
+        def pullback(dy):
+            noise = amount * draws.standard_normal(tuple(table.shape))
+            dx = pull(dy * signs_here)[0]
+            return (dx + backend.like(noise.astype(dtype), dx),)
+
+        return backend.namespace(y).sum(y * signs_here, axis=0), pullback
+
+    table = there(np.random.default_rng(1).standard_normal((1, 3)).astype(dtype))
+    for f in (noisy(lambda table: ops.getitem.with_pullback(table, rows)), shifted):
+        with pytest.raises(mh.GradcheckError, match=r"two gradients of table: does it draw"):
+            mh.gradcheck(f, table)
+
+
+def test_two_additions_to_one_entry_differ_by_rounding(there):
+    cupy = backend.library("cupy")
+    rows = there(np.zeros(1000, int))
+    updates = there(np.random.default_rng(0).standard_normal(1000))
+
+    def added():
+        total = cupy.zeros(1)
+        cupy.add.at(total, rows, updates)
+        return total.item()
+
+    sums = {added() for _ in range(10)}
+    assert len(sums) > 1
+    assert max(sums) - min(sums) < 1e-12
+    places = cupy.zeros(1)
+    assert len({(places.__setitem__(rows, updates), places.item())[1] for _ in range(10)}) > 1
+
+
+def test_the_stand_in_has_only_what_cupy_has(there):
+    x, cupy = there(np.ones((2, 2))), sys.modules["cupy"]
+    for name in ("errstate", "geomspace", "vecdot", "insert"):
+        assert not hasattr(cupy, name), name
+    for name in ("__index__", "__contains__", "__imatmul__", "__array_namespace__", "to_device"):
+        assert not hasattr(x, name), name
+    for refused in (
+        lambda: cupy.sum([1.0, 2.0]),
+        lambda: cupy.sum(x, where=x > 0),
+        lambda: cupy.max(x, initial=0.0),
+        lambda: cupy.zeros(2, device=x.device),
+        lambda: cupy.exp(x, where=x > 0),
+        lambda: cupy.exp([1.0]),
+        lambda: x.item(0),
+        lambda: x == [1.0],
+        lambda: x == "cpu",
+        lambda: cupy.add.at(there(np.zeros(1, complex)), there(np.array([0])), 1),
+    ):
+        with pytest.raises(TypeError):
+            refused()
+    for wrong in (lambda: cupy.array(["a"]), lambda: x.__setitem__(0, np.ones(2))):
+        with pytest.raises(ValueError, match=r"Unsupported dtype|cannot be used for fill"):
+            wrong()
+    same = x
+    same += 1  # in place
+    assert x[0, 0].item() == 2
+    assert not (x == None).any()  # noqa: E711  as CuPy: an array
+
+
+def test_the_list_of_what_cupy_has_is_that_of_the_version_it_names():
+    cupy = pytest.importorskip("cupy")
+    if cupy.__version__ != cupy_on_numpy.VERSION.removeprefix("CuPy ") or not hasattr(
+        cupy, "_core"
+    ):
+        pytest.skip(f"needs {cupy_on_numpy.VERSION}; here is {cupy.__version__}")
+    with_numpy = set(dir(np)) | set(dir(np.linalg)) | set(dir(np.fft)) | set(dir(np.ndarray))
+    found = [line for line in list_cupy.lines() if re.split(r"[.( ]", line)[-1] in with_numpy]
+    assert set(found) <= set(list_cupy.FILE.read_text(encoding="ascii").splitlines())
+
+
+def test_the_stand_in_is_isolated_from_another_cupy_and_gives_it_back():
+    """The other one is a second copy of the stand-in: real as far as this one can tell."""
+    spec = importlib.util.spec_from_file_location("another_cupy", cupy_on_numpy.__file__)
+    another = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(another)
+    with another.installed():
+        x = mh.Tensor(backend.library("cupy").ones(3))
+        with cupy_on_numpy.installed() as traffic:
+            y = mh.Tensor(backend.library("cupy").ones(3))
+            assert type(y.data) is cupy_on_numpy.ndarray
+            assert type((y * 2 + 1).data) is cupy_on_numpy.ndarray
+            assert type(backend.like(np.ones(2), y.data)) is cupy_on_numpy.ndarray
+            assert traffic == {"to the device": 1}
+        assert type((x * 2).data) is another.ndarray
+        assert type(backend.like(np.ones(2), x.data)) is another.ndarray
+        assert backend.on_cupy(x.data)
+
+
+def test_the_plugin_gives_way_to_a_gpu(monkeypatch):
+    spec = importlib.util.spec_from_file_location("another_cupy", cupy_on_numpy.__file__)
+    another = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(another)
+    with another.installed():  # it finds a GPU
+        cupy_on_numpy.pytest_configure(None)
+        assert sys.modules["cupy"] is another.MODULES["cupy"]
+        assert "real" in cupy_on_numpy.pytest_report_header()
+
+
 @pytest.mark.parametrize(
     ("settings", "draws"),
     [(GPT2, 0), (LLAMA, 0), ({**GPT2, "dropout": 0.1}, 1 + 2 * 2)],
@@ -100,11 +402,17 @@ def test_a_step_of_a_sequence_task_copies_only_tokens_and_the_loss(traffic):
     assert traffic["wait"] <= 4  # to see whether all answers have ended
 
 
-def test_each_generated_token_needs_one_copy_in_each_direction(traffic):
-    model = gpt(**GPT2)
-    traffic.clear()
-    mh.generate(model, TOKENS[None, :3], 12)  # beyond the context
-    assert traffic == {"to the device": 12, "to the host": 12}
+@pytest.mark.parametrize(
+    "settings",
+    [GPT2, LLAMA, {**LLAMA, "window": 3, "sinks": 1}, {**GPT2, "dtype": "float16"}],
+    ids=["GPT-2", "Llama", "window", "float16"],
+)
+def test_each_generated_token_needs_one_copy_in_each_direction(traffic, settings):
+    model = gpt(**settings)
+    for way in (mh.generate, lambda *x: mh.speculate(model, *x, ahead=1)):
+        traffic.clear()
+        way(model, TOKENS[None, :3], 12)  # beyond the context
+        assert traffic == {"to the device": 12, "to the host": 12}
 
 
 CALLS = {
@@ -236,6 +544,14 @@ def test_an_error_of_memory_says_what_is_free_and_what_to_change(
     sizes = ["--layers", "1", "--width", "16", "--context", "16", "--steps", "2"]
     assert main(["train", *sizes, "--backend", "cupy", "--out", str(tmp_path / "run")]) == 1
     assert f"4,096 bytes; {advice}" in capsys.readouterr().err
+
+
+@SLOW
+def test_the_tour_ends_well_on_cupy(traffic, tmp_path, capsys):
+    picture = tmp_path / "heads.png"
+    assert main(["--backend", "cupy", "--steps", "2", "--picture", str(picture)]) == 0
+    assert picture.exists()
+    assert "structural zero" in capsys.readouterr().out
 
 
 @SLOW

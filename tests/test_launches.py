@@ -37,7 +37,7 @@ COUNTS = {
     "nothing for an empty array": (lambda xp, x: (xp.empty((3,)), xp.empty_like(x)), {}),
     "zeros": (lambda xp, x: xp.zeros((3,)), {"zeros": 1}),
     "two operators": (lambda xp, x: x * 2 + x, {"mul": 1, "add": 1}),
-    "one in place": (lambda xp, x: x.__iadd__(1.0), {"iadd": 1}),
+    "one in place": (lambda xp, x: x.__iadd__(1.0), {"add in place": 1}),
     "a reshape that copies": (lambda xp, x: xp.reshape(x.T, (-1,)), {"reshape": 1}),
     "an assignment": (lambda xp, x: x.__setitem__(0, 1.0), {"setitem": 1}),
     "a product of a transpose": (lambda xp, x: x.T @ x, {"matmul": 1}),

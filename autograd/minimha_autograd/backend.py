@@ -175,9 +175,20 @@ def require(test: Callable[[object], bool], x: object, name: str) -> None:
         raise TypeError(f"{name} must be {kind}, not {what}")
 
 
+def place(x: Array) -> tuple[type, Any]:
+    """Where x is stored: its type, and what identifies its device among those of its library.
+
+    The only way to compare devices, and to remember something for each: a device of CuPy cannot be
+    hashed, and those of two libraries do not know each other.
+    """
+    if isinstance(x, np.ndarray):
+        return type(x), "cpu"
+    return type(x), x.device.id if on_cupy(x) else x.device
+
+
 def kind(x: Array) -> tuple[Any, ...]:
     """The properties that an array shares with its gradient."""
-    return type(x), tuple(x.shape), x.dtype, x.device
+    return *place(x), tuple(x.shape), x.dtype
 
 
 def described(x: Any) -> str:
@@ -191,6 +202,36 @@ def described(x: Any) -> str:
 def number(x: Any) -> Any:
     """A NumPy scalar as a Python number, which imposes no dtype; anything else unchanged."""
     return x.item() if isinstance(x, np.generic) else x
+
+
+def setting(x: Any) -> Any:
+    """What decides what is computed, as Python's own: an array without axes becomes a number, also
+    within tuples, lists, dictionaries and slices; anything else is unchanged.
+
+    Where NumPy's reductions return numbers, those of other libraries return arrays without axes.
+    The host waits for one on a device. Later changes of an array change no number.
+    """
+    if type(x) in (float, int, bool):  # fast path
+        return x
+    if is_array(x) and not x.shape:
+        x = to_numpy(x)[()]
+        return float(x) if is_half(x) else x.item()  # a bfloat16 is no number of Python's
+    if type(x) in (tuple, list):
+        return type(x)(map(setting, x))
+    if type(x) is dict:
+        return {name: setting(y) for name, y in x.items()}
+    if type(x) is slice:
+        return slice(setting(x.start), setting(x.stop), setting(x.step))
+    return number(x)
+
+
+def index(n: Any) -> int:
+    """n as a Python integer. Raises TypeError unless it is an integer, of any kind, or an array of
+    integers without axes. The host waits for one on a device: not every library's arrays have
+    __index__."""
+    if type(n) is not int and is_array(n) and is_integral(n):
+        n = setting(n)
+    return operator.index(n)
 
 
 def to_numpy(x: Array) -> np.ndarray:
@@ -315,14 +356,15 @@ def to_device(x: Array, device: Any) -> Array:
     NumPy arrays become CuPy arrays on a GPU, and NumPy arrays again on the CPU.
     Raises ValueError for a device that the library does not have, RuntimeError as `library` does.
     """
-    if isinstance(x, np.ndarray) and str(device).startswith("cuda"):
+    named = isinstance(device, str)
+    if isinstance(x, np.ndarray) and named and device.startswith("cuda"):
         return to_device(library("cupy").asarray(x), device)
-    if on_cupy(x) and str(device) == "cpu":
+    if on_cupy(x) and named and device == "cpu":
         return to_numpy(x)
     xp = namespace(x)
     devices = xp.__array_namespace_info__().devices()
     for there in devices:
-        if device == there or str(device) in _names(there):
+        if device in _names(there) if named else device == there:
             return x if x.device == there else xp.asarray(x, device=there)
     raise ValueError(f"no device {str(device)!r}: there are {', '.join(map(str, devices))}")
 
@@ -336,8 +378,8 @@ def _names(device: Any) -> set[str]:
 
 def mover(x: Array) -> Callable[[Array], Array]:
     """A function that moves an array to the library and device of x."""
-    xp, device = namespace(x), x.device
-    return lambda y: y if (namespace(y), y.device) == (xp, device) else move(y, xp, device)
+    there, xp, device = place(x), namespace(x), x.device
+    return lambda y: y if place(y) == there else move(y, xp, device)
 
 
 def pick(x: Array, key: tuple[Any, ...]) -> Array:
@@ -374,6 +416,11 @@ def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Arra
 def indexes_as_numpy(xp: Any) -> bool:
     """Whether keys mean the same as in NumPy: true of CuPy, but not of torch or the standard."""
     return hasattr(xp, "add") and hasattr(xp.add, "at")
+
+
+def indexes_on_device(x: Array) -> bool:
+    """Whether an array of integers without axes can select from x without waiting for a device."""
+    return not on_host(x) and indexes_as_numpy(namespace(x))
 
 
 def _places(shape: tuple[int, ...], key: tuple[Any, ...]) -> np.ndarray:
@@ -437,7 +484,7 @@ def einsum(subscripts: str, *operands: Array) -> Array:
 
 def generator(rng: Rng) -> np.random.Generator:
     """The generator itself, or a new one from a seed."""
-    return np.random.default_rng(rng)
+    return np.random.default_rng(setting(rng))
 
 
 def is_generator(rng: object) -> bool:
@@ -453,9 +500,10 @@ touch the memory."""
 def normal(rng: Rng, shape: tuple[int, ...], *, std: float, dtype: str) -> Array:
     """Normal numbers with mean 0, drawn on the host: a seed gives the same ones on every
     library."""
+    shape = tuple(map(index, shape))
     if rng is EMPTY:
         return np.empty(shape, dtype)
-    return (std * generator(rng).standard_normal(shape)).astype(dtype)
+    return (setting(std) * generator(rng).standard_normal(shape)).astype(dtype)
 
 
 def bernoulli(rng: Rng, shape: tuple[int, ...], p: float, *, like: Array) -> Array:
@@ -468,4 +516,4 @@ def bernoulli(rng: Rng, shape: tuple[int, ...], p: float, *, like: Array) -> Arr
 
 def full(shape: tuple[int, ...], value: float, *, dtype: str) -> Array:
     """An array on the host, filled with one value."""
-    return np.full(shape, value, dtype=dtype)
+    return np.full(tuple(map(index, shape)), value, dtype=dtype)

@@ -63,6 +63,7 @@ def operation(
     describes: bool = True,
     narrow: tuple[str, ...] = (),
     native: Callable[..., bool] | None = None,
+    selecting: tuple[str, ...] = (),
 ) -> Any:
     """Lift a function on arrays, which returns its value and its pullback, to Tensors.
 
@@ -76,6 +77,8 @@ def operation(
                  the function knows; the pullback returns wide gradients for them
     native       a predicate of the arguments from `half`: whether the function receives 16-bit
                  floats as they are; by default it receives float32
+    selecting    the settings that are indices, whose arrays without axes stay on their device; in
+                 all other settings these become Python numbers
 
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
@@ -87,9 +90,11 @@ def operation(
     if function is None:
         return functools.partial(
             operation, requirement=requirement, converts=converts, settings=settings,
-            describes=describes, narrow=narrow, native=native,
+            describes=describes, narrow=narrow, native=native, selecting=selecting,
         )  # fmt: skip
-    signature = Signature(function, requirement, converts, settings, describes, narrow, native)
+    signature = Signature(
+        function, requirement, converts, settings, describes, narrow, native, selecting
+    )
     name = signature.name
     arity = signature.arity
     call = signature.call
@@ -158,7 +163,8 @@ def operation(
     return made
 
 
-_PLAIN = frozenset({bool, complex, float, int, type(None), slice, str, tuple})
+_PLAIN = frozenset({bool, complex, float, int, type(None), str})
+_NUMBERS = frozenset({int, float, type(None)})
 
 
 class Signature:
@@ -175,6 +181,7 @@ class Signature:
         describes: bool,
         narrow: tuple[str, ...],
         native: Callable[..., bool] | None,
+        selecting: tuple[str, ...],
     ) -> None:
         parameters = list(inspect.signature(function).parameters.values())
         self.name = function.__name__
@@ -197,6 +204,7 @@ class Signature:
         self._describes = describes
         self._narrow = narrow
         self._native = native
+        self._selecting = selecting
         self._dtypes: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
 
     def call(
@@ -290,11 +298,11 @@ class Signature:
             while absent and isinstance(settings.get(absent[-1]), str | None | Number):
                 absent = absent[:-1]
             inputs = (*inputs, *(settings.pop(name, None) for name in absent))
-        if not _PLAIN.issuperset(map(type, settings.values())):
-            settings = {
-                name: x if type(x) in _PLAIN else self._setting(name, x)
-                for name, x in settings.items()
-            }
+        for name, x in settings.items():
+            # Most are numbers or tuples of numbers, and stay as they are.
+            plain = type(x) in _PLAIN or (type(x) is tuple and _NUMBERS.issuperset(map(type, x)))
+            if not plain and name not in self._selecting:
+                settings = {**settings, name: self._setting(name, x)}
         return inputs, settings
 
     def _setting(self, name: str, x: Any) -> Any:
@@ -303,9 +311,7 @@ class Signature:
             if x._edge is not None and not modes.get().no_grad:
                 raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
             x = x._data
-        if backend.is_integral(x) and not x.ndim:
-            return int(x)  # an array could be changed later
-        return backend.number(x)
+        return backend.setting(x)
 
     def label(self, k: int) -> str:
         """The name of an array argument."""

@@ -71,8 +71,10 @@ class Tensor(Variable):
             data = backend.asarray(data)
         if self._edge is not None and self._edge[0].function is not None:
             raise RuntimeError("only a leaf can be given new data: detach() returns one")
-        same = type(data) is type(old) and data.dtype == old.dtype
-        if not (same and data.shape == old.shape and data.device == old.device):
+        same = type(data) is type(old) and data.dtype == old.dtype and data.shape == old.shape
+        if same and type(data) is not backend.HostArray:
+            same = backend.place(data) == backend.place(old)
+        if not same:
             data = backend.asarray(data)
             if self._edge is not None:  # old gradients do not fit
                 self._begin_again(data)

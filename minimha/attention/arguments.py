@@ -10,7 +10,7 @@ from minimha_autograd import backend
 from minimha_autograd.backend import Array, namespace
 
 from .. import masks
-from ..functional.checks import check_probability
+from ..functional.checks import probability
 from ..functional.dropout import Draw, draw
 from ..functional.implementations import library_of
 from ..masks.kinds import broadcasts
@@ -73,6 +73,7 @@ def arguments(
     """The arguments of `scaled_dot_product_attention`, checked, with keep drawn from rng."""
     if return_weights not in (False, True, "dropped"):
         raise ValueError(f'return_weights is False, True or "dropped", not {return_weights!r}')
+    dropout = backend.setting(dropout)
     if keep is not None and dropout == 0:
         raise ValueError(
             "keep is given, but dropout is 0: pass the dropout with which keep was drawn"
@@ -116,7 +117,7 @@ def check(x: Arguments) -> None:
     if why := _mismatch(*shapes.values()):
         raise ValueError(f"{why}: {', '.join(f'{n} is {shape}' for n, shape in shapes.items())}")
     if x.keep is not None:
-        check_probability(x.p, "dropout")
+        probability(x.p, "dropout")
         backend.require(backend.is_boolean, x.keep, "keep")
         _check_library("keep", x.keep, query)
     extras = {"bias": bias, "scale": scale, "softcap": softcap, "keep": x.keep}

@@ -30,7 +30,7 @@ from minimha_autograd import Pullback, array_of, backend, half, operation
 from minimha_autograd.backend import Array
 
 from .. import masks
-from ..functional.checks import check_probability
+from ..functional.checks import probability
 from ..functional.dropout import Draw
 from ..functional.implementations import (
     PLAIN,
@@ -218,7 +218,7 @@ def explain_dispatch(*inputs: Any, implementation: str = "auto", **settings: Any
     """
     settings = {name: array_of(x) for name, x in settings.items()}
     drops = settings.pop("dropout", 0.0) if settings.get("keep") is None else 0.0
-    check_probability(drops, "dropout")
+    drops = probability(drops, "dropout")
     x = arguments(*map(array_of, inputs), **settings)
     masks.key_intervals(x.mask, x.query, x.key)  # raises the errors of the mask
     by = requested.get() if implementation == "auto" else implementation

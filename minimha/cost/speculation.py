@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..functional.checks import check_at_least_0, check_probability, integer
+from ..functional.checks import at_least_0, integer, probability
 
 
 def speculation(acceptance: float, ahead: int, ratio: float, *, scoring: float = 1.0) -> float:
@@ -22,8 +22,8 @@ def speculation(acceptance: float, ahead: int, ratio: float, *, scoring: float =
     Source: Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
     Decoding" (2023), theorem 3.8, where s = 1.
     """
-    check_probability(acceptance, "acceptance")
-    check_at_least_0(ratio, "ratio")
-    check_at_least_0(scoring, "scoring")
+    acceptance = probability(acceptance, "acceptance")
+    ratio = at_least_0(ratio, "ratio")
+    scoring = at_least_0(scoring, "scoring")
     k = integer(ahead, "ahead", least=1)
     return sum(acceptance**n for n in range(k + 1)) / (ratio * k + scoring)

@@ -1,17 +1,22 @@
-"""Checks of single arguments, with errors that name them."""
+"""Checks of single arguments, with errors that name them.
+
+A number may be given as an array without axes, also of a device, which the host then waits for. The
+checks return it as a Python number: use that, not the argument.
+"""
 
 from __future__ import annotations
 
 import math
-import operator
 from numbers import Real
 from typing import Any
+
+from minimha_autograd import backend
 
 
 def integer(n: Any, name: str, least: int | None = None) -> int:
     """n as a Python integer. Raises TypeError if it is not one, ValueError if it is below least."""
     try:
-        n = operator.index(n)
+        n = backend.index(n)
     except TypeError:
         raise TypeError(f"{name} must be an integer, not {n!r}") from None
     if least is not None and n < least:
@@ -19,18 +24,23 @@ def integer(n: Any, name: str, least: int | None = None) -> int:
     return n
 
 
-def check_at_least_0(x: float, name: str) -> None:
-    """Raise TypeError unless x, called name in messages, is a number, ValueError if it is negative,
-    infinite or NaN."""
+def at_least_0(x: Any, name: str) -> float:
+    """x as a Python number. Raises TypeError unless x, called name in messages, is a number,
+    ValueError if it is negative, infinite or NaN."""
+    x = backend.setting(x)
     if not isinstance(x, Real) or isinstance(x, bool):
         raise TypeError(f"{name} must be a number of at least 0, not {x!r}")
-    if not 0 <= x < math.inf:
+    if not 0.0 <= float(x) < math.inf:
         raise ValueError(f"{name} = {x} must be at least 0 and finite")
+    return x  # type: ignore[return-value]
 
 
-def check_probability(p: float, name: str) -> None:
-    """Raise TypeError unless p, called name in messages, is a number, ValueError outside [0, 1]."""
+def probability(p: Any, name: str) -> float:
+    """p as a Python number. Raises TypeError unless p, called name in messages, is a number,
+    ValueError outside [0, 1]."""
+    p = backend.setting(p)
     if not isinstance(p, Real) or isinstance(p, bool):
         raise TypeError(f"{name} must be a number from 0 to 1, not a {type(p).__name__}")
-    if not 0 <= p <= 1:
+    if not 0.0 <= float(p) <= 1.0:
         raise ValueError(f"{name} must be a probability, from 0 to 1, not {p}")
+    return p  # type: ignore[return-value]

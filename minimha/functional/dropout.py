@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from minimha_autograd import Pullback, array_of, backend, operation
 from minimha_autograd.backend import Array, namespace
 
-from .checks import check_probability
+from .checks import probability
 from .implementations import accelerated
 
 
@@ -28,6 +28,7 @@ def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = 
     like = array_of(x)
     if not backend.is_array(like):
         raise TypeError(f"drop: x must be an array or a Tensor, not {type(x).__name__}")
+    p = probability(p, "drop: p")
     if keep is None:
         keep = draw(p, rng, tuple(like.shape), like=like, name="drop: p")
     return x if keep is None else dropout(x, keep, p=p)
@@ -80,7 +81,7 @@ def draw(
 
     Raises as `drop` does; name is what messages call p.
     """
-    check_probability(p, name)
+    p = probability(p, name)
     if p == 0:
         return None
     if rng is None:
@@ -112,7 +113,7 @@ def dropout(x: Array, keep: Array, *, p: float) -> tuple[Array, Pullback]:
     Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting"
     (2014), scaled at training time.
     """
-    check_probability(p, "p")
+    p = probability(p, "p")
     backend.require(backend.is_boolean, keep, "keep")
     xp, shape = namespace(x), tuple(x.shape)
     lengths = zip(reversed(keep.shape), reversed(shape), strict=False)

@@ -25,11 +25,11 @@ class Scores(NamedTuple):
 
     @classmethod
     def of(cls, shape: Sequence[int], like: Any = None, queries: slice = slice(None)) -> Scores:
-        shape = tuple(operator.index(n) for n in shape)
+        shape = tuple(map(backend.index, shape))
         if len(shape) < 2 or min(shape) < 0:
             raise ValueError(f"shape is that of the scores, (…, H, T, S) or (T, S), not {shape}")
         like = backend.asarray(0) if like is None else array_of(like)
-        return cls(shape, like, queries=queries)
+        return cls(shape, like, queries=backend.setting(queries))
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class Mask:
         The array (T, S) is never built as a whole: where each query sees one run of keys, its
         interval is enough, and otherwise one row of blocks is made at a time.
         """
-        height, width = (operator.index(n) for n in block)
+        height, width = map(backend.index, block)
         if height < 1 or width < 1:
             raise ValueError(f"block is (queries, keys), both at least 1, not {block}")
         scores = Scores.of(shape, like)

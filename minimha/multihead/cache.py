@@ -41,8 +41,9 @@ class KeyValueCache:
     """
 
     def __init__(self, window: int | None = None, *, sinks: int = 0, reserve: int = 0) -> None:
-        self.near = None if window is None else window_mask(window, sinks)
-        self.window, self.sinks = window, integer(sinks, "sinks", least=0)
+        self.window = None if window is None else integer(window, "window", least=1)
+        self.sinks = integer(sinks, "sinks", least=0)
+        self.near = None if self.window is None else window_mask(self.window, self.sinks)
         self.reserve = integer(reserve, "reserve", least=0)
         self.keys: Any = None
         self.values: Any = None

@@ -11,7 +11,7 @@ from minimha_autograd.backend import Array, Rng
 from .. import masks
 from ..attention import scaled_dot_product_attention
 from ..functional import linear, rms_norm
-from ..functional.checks import check_probability, integer
+from ..functional.checks import integer, probability
 from ..nn import Module
 from ..nn.module import parameter
 from ..projections import project_in, project_out
@@ -69,15 +69,16 @@ class LatentAttention(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
-        check_probability(dropout, "dropout")
+        dropout = probability(dropout, "dropout")
         check_rope(rope)
-        v_head_dim = head_dim if v_head_dim is None else v_head_dim
-        for name, n in (
-            ("d_model", d_model), ("num_heads", num_heads), ("latent", latent),
-            ("head_dim", head_dim), ("rope_dim", rope_dim), ("v_head_dim", v_head_dim),
-            ("query_latent", 1 if query_latent is None else query_latent),
-        ):  # fmt: skip
-            integer(n, name, least=1)
+        d_model = integer(d_model, "d_model", least=1)
+        num_heads = integer(num_heads, "num_heads", least=1)
+        latent = integer(latent, "latent", least=1)
+        head_dim = integer(head_dim, "head_dim", least=1)
+        rope_dim = integer(rope_dim, "rope_dim", least=1)
+        v_head_dim = head_dim if v_head_dim is None else integer(v_head_dim, "v_head_dim", least=1)
+        if query_latent is not None:
+            query_latent = integer(query_latent, "query_latent", least=1)
         rng = backend.generator(rng)
 
         def matrix(rows: int, columns: int) -> Tensor:

@@ -12,7 +12,7 @@ from minimha_autograd.backend import Array, Rng
 from .. import masks
 from ..attention import Arguments, scaled_dot_product_attention
 from ..attention.arguments import check
-from ..functional.checks import check_probability
+from ..functional.checks import probability
 from ..nn import Module
 from ..nn.module import parameter
 from ..projections import Form, Projections, project_out
@@ -80,7 +80,7 @@ class MultiHeadAttention(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
-        check_probability(dropout, "dropout")
+        dropout = probability(dropout, "dropout")
         check_rope(rope)
         if bias not in (True, False, "qkv"):
             raise ValueError(f"bias = {bias!r} must be True, False or 'qkv'")
@@ -90,9 +90,11 @@ class MultiHeadAttention(Module):
             v_head_dim=v_head_dim, kdim=kdim, vdim=vdim, form=form, bias=bool(bias), rng=rng,
             dtype=dtype,
         )  # fmt: skip
+        d_model, num_heads = self.sizes.d_model, self.sizes.num_heads
         d, columns = self.sizes.head_dim, num_heads * self.sizes.v_head_dim
         self.d_model, self.num_heads = d_model, num_heads
-        self.scale = 1 / math.sqrt(d) if scale is None else scale
+        self.scale = 1 / math.sqrt(d) if scale is None else backend.setting(scale)
+        softcap = backend.setting(softcap)
         self.softcap, self.rope, self.alibi, self.dropout = softcap, rope, alibi, dropout
 
         def vector(length: int, value: float) -> Tensor:

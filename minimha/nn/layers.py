@@ -9,7 +9,7 @@ from minimha_autograd import Tensor, array_of, backend, ops
 from minimha_autograd.backend import Rng
 
 from ..functional import Quantised, drop, embedding, gelu, layer_norm, linear, relu, rms_norm, silu
-from ..functional.checks import check_at_least_0, check_probability
+from ..functional.checks import at_least_0, probability
 from .module import Module, parameter
 
 
@@ -45,10 +45,9 @@ class LayerNorm(Module):
     def __init__(
         self, width: int, *, bias: bool = True, eps: float = 1e-5, dtype: str = "float32"
     ) -> None:
-        check_at_least_0(eps, "eps")
         self.weight = parameter(backend.full((width,), 1, dtype=dtype))
         self.bias = parameter(backend.full((width,), 0, dtype=dtype)) if bias else None
-        self.eps = eps
+        self.eps = at_least_0(eps, "eps")
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, M)"""
@@ -65,9 +64,9 @@ class RMSNorm(Module):
     def __init__(
         self, width: int, *, eps: float = 1e-6, plus_one: bool = False, dtype: str = "float32"
     ) -> None:
-        check_at_least_0(eps, "eps")
         self.weight = parameter(backend.full((width,), 0 if plus_one else 1, dtype=dtype))
-        self.eps, self.plus_one = eps, plus_one
+        self.eps = at_least_0(eps, "eps")
+        self.plus_one = plus_one
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, M)"""
@@ -101,8 +100,7 @@ class Dropout(Module):
     """`functional.drop` with the probability p, in calls with an rng."""
 
     def __init__(self, p: float) -> None:
-        check_probability(p, "p")
-        self.p = p
+        self.p = probability(p, "p")
 
     def __call__(self, x: Any, rng: backend.Generator | None = None) -> Any:
         """x itself without an rng, as in evaluation. (…) -> (…)"""

@@ -39,8 +39,9 @@ class Sizes(NamedTuple):
         Raises ValueError for a size below 1, for an H that is not a multiple of G, and where D is
         not given and H does not divide M.
         """
-        integer(d_model, "d_model"), integer(num_heads, "num_heads")
-        known: dict[str, int] = {name: n for name, n in sizes.items() if n is not None}
+        d_model = integer(d_model, "d_model")
+        num_heads = integer(num_heads, "num_heads")
+        known = {name: integer(n, name) for name, n in sizes.items() if n is not None}
         if "head_dim" not in known:
             if d_model < 1 or num_heads < 1 or d_model % num_heads:
                 raise ValueError(

@@ -15,6 +15,7 @@ from minimha_autograd.backend import Array
 
 from .. import interchange
 from ..functional import cross_entropy
+from ..functional.checks import integer
 from ..interchange.states import entries_under
 from ..nn import AdamW, clip_gradients, decay_groups, warmup_cosine
 from . import checkpoint
@@ -66,8 +67,11 @@ class Training:
         seed: int = 0,
     ) -> None:
         _require_a_window(model, tokens)
-        min_lr = lr / 10 if min_lr is None else min_lr
-        warmup = steps // 10 if warmup is None else warmup
+        # Arrays without axes become numbers, which a checkpoint can hold and compare.
+        steps, batch, lr, betas = backend.setting((steps, batch, lr, betas))
+        weight_decay, clip, seed = backend.setting((weight_decay, clip, seed))
+        min_lr = lr / 10 if min_lr is None else backend.setting(min_lr)
+        warmup = steps // 10 if warmup is None else backend.setting(warmup)
         self.model, self.tokens, self.steps, self.step = model, tokens, steps, 0
         self.batch, self.clip, self.seed = batch, clip, seed
         self.rate = partial(warmup_cosine, steps=steps, warmup=warmup, lr=lr, min_lr=min_lr)
@@ -163,6 +167,7 @@ def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
 
     Raises ValueError for fewer tokens than a window has.
     """
+    batch = integer(batch, "batch", least=1)
     _require_a_window(model, tokens)
     every, total = windows(tokens, model.context), 0.0
     with no_grad():

@@ -78,6 +78,7 @@ class Block(Module):
                 f"norm_of = {norm_of!r} must be 'input', and with norm_first 'output' or 'both'"
             )
         self.norm_first, before, after = norm_first, norm_of != "output", norm_of != "input"
+        window, sinks = backend.setting((window, sinks))
         self.window, self.sinks = window, sinks
         self.near = None if window is None else window_mask(window, sinks)
         self.norm_attention = new_norm() if before else None

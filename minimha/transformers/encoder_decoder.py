@@ -44,7 +44,7 @@ class Stack(Module):
     ) -> None:
         settings |= {"cross": self.cross, "norm_first": norm_first, "dtype": dtype}
         rng = backend.generator(rng)
-        integer(num_layers, "num_layers", least=0)
+        num_layers = integer(num_layers, "num_layers", least=0)
         self.blocks = [Block(d_model, num_heads, rng=rng, **settings) for _ in range(num_layers)]
         self.norm = LayerNorm(d_model, dtype=dtype) if norm_first else None
 
@@ -120,7 +120,7 @@ class EncoderDecoder(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
-        rng, self.d_model = backend.generator(rng), d_model
+        rng, self.d_model = backend.generator(rng), backend.setting(d_model)
         settings: dict[str, Any] = {
             "hidden": hidden, "activation": activation, "norm_first": norm_first,
             "dropout": dropout, "rng": rng, "dtype": dtype,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minimha_autograd import array_of, backend, no_grad
 from minimha_autograd.backend import Array, Rng
 
-from ..functional.checks import check_at_least_0, integer
+from ..functional.checks import at_least_0, integer
 from ..multihead import KeyValueCache
 from .gpt import GPT
 
@@ -54,6 +54,29 @@ class Reader:
         for cache in self.caches or ():
             cache.rewind(max(0, self.seen - end))
         self.seen = min(self.seen, end)
+
+
+class Sampling(NamedTuple):
+    """The settings of `generate` that decide how tokens are drawn."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    stop: list[int]
+
+    @classmethod
+    def checked(cls, temperature: Any, top_k: Any, top_p: Any, stop: Collection[int]) -> Sampling:
+        """Them as Python numbers. Raises TypeError for settings that are not numbers, ValueError
+        for settings out of range."""
+        temperature = at_least_0(temperature, "temperature")
+        if top_k is not None:
+            top_k = integer(top_k, "top_k", least=1)
+        if top_p is not None:
+            top_p = at_least_0(top_p, "top_p")
+            if not 0 < top_p <= 1:
+                raise ValueError(f"top_p = {top_p} must be above 0 and at most 1")
+        ends = [integer(token, "a token of stop", least=0) for token in stop]
+        return cls(temperature, top_k, top_p, ends)
 
 
 def generate(
@@ -112,15 +135,16 @@ def stream(
     Arguments and errors are those of `generate`.
     """
     known = checked_tokens(tokens)
-    ends = checked_sampling(temperature, top_k, top_p, stop)
-    count, rng = integer(count, "count", least=0), backend.generator(rng)
+    by = Sampling.checked(temperature, top_k, top_p, stop)
+    count = integer(count, "count", least=0)
+    rng = backend.generator(rng)
 
     def draw(logits: np.ndarray) -> np.ndarray:
-        if temperature == 0:
+        if by.temperature == 0:
             return logits.argmax(axis=-1)
-        return sample(probabilities(logits, temperature, top_k, top_p), rng)
+        return sample(probabilities(logits, by.temperature, by.top_k, by.top_p), rng)
 
-    return itertools.islice(_drawn(model, known, draw, ends, cache), count)
+    return itertools.islice(_drawn(model, known, draw, by.stop, cache), count)
 
 
 def _drawn(
@@ -183,16 +207,3 @@ def _at_least(p: np.ndarray, smallest: np.ndarray) -> np.ndarray:
     """p with smaller entries set to 0, scaled to sum to 1."""
     p = np.where(p >= smallest, p, 0.0)
     return p / p.sum(axis=-1, keepdims=True)
-
-
-def checked_sampling(temperature: Any, top_k: Any, top_p: Any, stop: Collection[int]) -> list[int]:
-    """The tokens of stop. Raises TypeError for settings of `generate` that are not numbers,
-    ValueError for settings out of range."""
-    check_at_least_0(temperature, "temperature")
-    if top_k is not None:
-        integer(top_k, "top_k", least=1)
-    if top_p is not None:
-        check_at_least_0(top_p, "top_p")
-        if not 0 < top_p <= 1:
-            raise ValueError(f"top_p = {top_p} must be above 0 and at most 1")
-    return [integer(token, "a token of stop", least=0) for token in stop]

@@ -78,7 +78,8 @@ class GPT(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
-        integer(num_layers, "num_layers", least=0)
+        num_layers = integer(num_layers, "num_layers", least=0)
+        vocabulary, context, d_model = backend.setting((vocabulary, context, d_model))
         of_blocks: dict[str, Any] = {
             "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
             "hidden": hidden, "activation": activation, "norm": norm, "norm_eps": norm_eps,
@@ -86,6 +87,7 @@ class GPT(Module):
             "scale": scale, "softcap": softcap, "bias": bias, "attention_bias": attention_bias,
             "dropout": dropout, "dtype": dtype,
         }  # fmt: skip
+        of_blocks, layers, logit_softcap = backend.setting((of_blocks, layers, logit_softcap))
         self.settings = {
             "vocabulary": vocabulary, "context": context, "d_model": d_model,
             "num_layers": num_layers, "tie": tie, "layers": layers,

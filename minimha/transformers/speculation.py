@@ -11,7 +11,7 @@ from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, Rng
 
 from ..functional.checks import integer
-from .generation import Reader, checked_sampling, checked_tokens, probabilities, sample
+from .generation import Reader, Sampling, checked_tokens, probabilities, sample
 from .gpt import GPT
 
 
@@ -79,12 +79,12 @@ def speculate(
     sizes = [one.settings["vocabulary"] for one in (model, draft)]
     if sizes[0] != sizes[1]:
         raise ValueError(f"model and draft have vocabularies of {sizes[0]} and {sizes[1]} tokens")
-    stop = checked_sampling(temperature, top_k, top_p, stop)
+    by = Sampling.checked(temperature, top_k, top_p, stop)
     ahead, count = integer(ahead, "ahead", least=1), integer(count, "count", least=0)
     end = known.shape[1] + count
     read, read_draft = (Reader(one, reserve=max(64, ahead)) for one in (model, draft))
     accepted = judged = calls = draft_calls = 0
-    settings = temperature, top_k, top_p
+    settings = by.temperature, by.top_k, by.top_p
     while (n := known.shape[1]) < end:
         k = min(ahead, read.room(n), read_draft.room(n), end - n - 1)
         q = []
@@ -98,7 +98,7 @@ def speculate(
             reader.rewind(n + kept)
         calls, draft_calls = calls + 1, draft_calls + k
         accepted, judged = accepted + kept, judged + min(kept + 1, k)
-        ends = np.isin(known[0, n:], stop)
+        ends = np.isin(known[0, n:], by.stop)
         if ends.any():
             end = n + int(ends.argmax()) + 1
             known = known[:, :end]

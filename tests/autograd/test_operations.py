@@ -187,7 +187,11 @@ def test_a_pullback_changes_no_array_and_returns_the_required_gradients(sample, 
     everything = [x for x in (*call.arrays, *cotangents) if backend.is_array(x)]
     before = [x.copy() for x in hosts(everything)]
     gradients = hosts(pullback(*cotangents))
-    assert_same(gradients, hosts(pullback(*cotangents)))
+    again = hosts(pullback(*cotangents))
+    if place.name == "cupy":  # a GPU adds up the updates of an entry in no fixed order
+        assert_close(gradients, again, 1e-14)
+    else:
+        assert_same(gradients, again)
     for k in call.floats:
         wanted = tuple(j == k for j in range(len(call.arrays)))
         _, pullback = call.with_pullback(wanted=wanted)

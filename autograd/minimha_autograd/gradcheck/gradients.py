@@ -20,7 +20,7 @@ from .. import backend
 from ..tensor import Tensor, array_of
 from .function import Arrays, CheckedFunction, Tap, kind_of
 from .numeric import Loss, largest, perturbed
-from .repeated import ROUNDINGS, is_rounding
+from .repeated import ROUNDINGS, apart, is_rounding
 from .text import type_name
 
 __tracebackhide__ = True
@@ -136,8 +136,8 @@ class Gradients:
         # The values of a second call.
         values, pullback = function.call(function.copies(hosts, requires_grad=True))
         for n, y in enumerate(map(backend.to_numpy, values)):
-            nearby = partial(self._value_nearby, n)
-            if not is_rounding(expected[n], y, largest(expected[n]), nearby):
+            nearby, elsewhere = partial(self._value_nearby, n), partial(self._values_elsewhere, n)
+            if not is_rounding(expected[n], y, largest(expected[n]), nearby, elsewhere):
                 raise function.error(
                     "two calls with the same inputs gave different values: does it draw random "
                     "numbers? Draw them before, or from a generator that each call creates anew"
@@ -152,14 +152,17 @@ class Gradients:
         kept = {k: np.array(dx) for k, dx in first.items()}
         again, _ = self._sorted(pullback(*dys), hosts)
         for k, dx in kept.items():
+            size = self._terms_of(k, dx)
             nearby = partial(self._gradient_nearby, k)
-            if not is_rounding(dx, again[k], self._terms_of(k, dx), nearby):
+            elsewhere = partial(self._gradients_elsewhere, k)
+            if not is_rounding(dx, again[k], size, nearby, elsewhere):
                 raise function.error(
                     f"called twice with one cotangent, the pullback gave two gradients of "
                     f"{function.names[k]}: does it draw random numbers, add to an array that it "
                     "keeps, or change what it saved?"
                 )
-        self._look_whether_linear(kept, self._sorted(pullback(*other), hosts)[0])
+        found = {k: apart(dx, again[k]) for k, dx in kept.items() if k not in self.wrong_shape}
+        self._look_whether_linear(kept, self._sorted(pullback(*other), hosts)[0], found)
 
         # Arrays that were returned earlier must still hold what they held.
         for k, dx in kept.items():
@@ -176,14 +179,19 @@ class Gradients:
                 "same array each time"
             )
 
-    def _look_whether_linear(self, gradients: Arrays, times_minus_4: Arrays) -> None:
-        """Check that −4 times the cotangent gives −4 times the gradient, up to rounding."""
+    def _look_whether_linear(
+        self, gradients: Arrays, times_minus_4: Arrays, repeated: dict[int, float]
+    ) -> None:
+        """Check that −4 times the cotangent gives −4 times the gradient, up to rounding, and up to
+        what repeated calls differed by: 4 times that in each gradient, and another factor of 4,
+        since it was seen only once."""
         for k in gradients.keys() - self.wrong_shape:
             dx, other = gradients[k], times_minus_4[k]
             with np.errstate(all="ignore"):
                 off = abs(other + 4 * dx).max(initial=0.0)
                 eps = float(np.finfo(dx.dtype).eps)
                 allowed = np.sqrt(eps) * largest(dx) + ROUNDINGS * eps * self._terms_of(k, dx)
+                allowed += 2 * 4 * 4 * repeated[k]
                 same = largest(other - dx) <= np.sqrt(eps) * largest(dx)
             if off > allowed and same:
                 self.not_linear[self.function.names[k]] = (
@@ -293,6 +301,20 @@ class Gradients:
 
     def _gradient_nearby(self, k: int) -> np.ndarray:
         return self._pull(self._nearby(), self.cotangents)[0][k]
+
+    def _elsewhere(self) -> str:
+        """The precision other than that of the results."""
+        return "float32" if self.cotangents[0].dtype == np.float64 else "float64"
+
+    def _values_elsewhere(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        hosts = self.function.as_dtype(self._elsewhere())
+        return self.function.evaluate(hosts)[n], self.function.evaluate(hosts)[n]
+
+    def _gradients_elsewhere(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The gradient of input k in the other precision, by two calls."""
+        hosts = self.function.as_dtype(self._elsewhere())
+        cotangents = [c.astype(self._elsewhere()) for c in self.cotangents]
+        return self._pull(hosts, cotangents)[0][k], self._pull(hosts, cotangents)[0][k]
 
     def _terms_of(self, k: int, dx: np.ndarray) -> float:
         """About the largest of the terms that the gradient of input k is a sum of. Where they

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from .. import backend
@@ -15,7 +14,7 @@ from .requirements import one_axis
 _BASIC = frozenset({int, type(None), type(...)})
 
 
-@operation(native=always)
+@operation(native=always, selecting=("key",))
 def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
     """y = x[key] for integers, slices, None, an ellipsis, and arrays of integers or booleans.
 
@@ -59,16 +58,19 @@ def _part(k: Any, x: Array) -> Any:
     if isinstance(k, slice):
         # Of Python's numbers: arrays without axes could be changed later.
         ends = (k.start, k.stop, k.step)
-        return slice(*(n if n is None else operator.index(array_of(n)) for n in ends))
+        return slice(*(n if n is None else backend.index(array_of(n)) for n in ends))
     if k is None or k is ...:
         return k
     if getattr(k, "ndim", 0):
         if not backend.is_exact(k):
             raise TypeError(f"an index must be integers or booleans, not {k.dtype}")
         return k if type(k) is type(x) else backend.like(backend.to_numpy(k), x)
-    if isinstance(k, bool) or backend.is_boolean(k) or not hasattr(k, "__index__"):
+    if backend.is_integral(k) and type(k) is type(x) and backend.indexes_on_device(x):
+        return k
+    no_number = isinstance(k, bool) or backend.is_boolean(k)
+    if no_number or not (backend.is_integral(k) or hasattr(k, "__index__")):
         raise TypeError(f"an index must be integers, slices, None, ... or arrays, got {k!r}")
-    return operator.index(k)
+    return backend.index(k)
 
 
 @operation(requirement=one_axis, native=always)

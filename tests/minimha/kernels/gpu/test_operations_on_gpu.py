@@ -235,7 +235,7 @@ def mapped(rng):
         counts = {"matmul": 3, "side_by_side": 3}
         yield Case(LinearMaps, x, *ws, count=len(widths), launches=counts)
         bs = [rng.random(n) for n in widths]
-        counts = {"matmul": 3, "side_by_side": 5, "iadd": 1, "sum_over_rows": 1}
+        counts = {"matmul": 3, "side_by_side": 5, "add in place": 1, "sum_over_rows": 1}
         yield Case(LinearMaps, x, *ws, *bs, count=len(widths), launches=counts)
 
 
