@@ -90,13 +90,14 @@ static const char* run_block()
     }
 }
 
-// Run a kernel on arguments of 8 bytes each. Returns an error, or null.
+// Run a kernel on arguments, of which the addresses and sizes are given. Returns an error, or null.
 template <class... A, size_t... K>
-const char* run(void (*function)(A...), unsigned blocks, unsigned block, const long long* values,
-                std::index_sequence<K...>)
+const char* run(void (*function)(A...), unsigned blocks, unsigned block,
+                const void* const* values, const size_t* sizes, std::index_sequence<K...>)
 {
+    if (!((sizes[K] == sizeof(A)) && ...)) return "an argument has another size";
     std::tuple<A...> arguments;
-    (memcpy(&std::get<K>(arguments), values + K, 8), ...);
+    (memcpy((void*)&std::get<K>(arguments), values[K], sizeof(A)), ...);
     kernel = [&] { std::apply(function, arguments); };
     threads.resize(block);
     gridDim.x = blocks, blockDim.x = block;
@@ -106,10 +107,10 @@ const char* run(void (*function)(A...), unsigned blocks, unsigned block, const l
 }
 
 template <class... A>
-const char* launch(void (*function)(A...), unsigned blocks, unsigned block, const long long* values)
+const char* launch(void (*function)(A...), unsigned blocks, unsigned block,
+                   const void* const* values, const size_t* sizes)
 {
-    static_assert(((sizeof(A) == 8) && ...));
-    return run(function, blocks, block, values, std::index_sequence_for<A...>());
+    return run(function, blocks, block, values, sizes, std::index_sequence_for<A...>());
 }
 
 }  // namespace cpu

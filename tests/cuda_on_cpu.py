@@ -30,8 +30,9 @@ def library(source, real):
     """The kernels of a source, compiled."""
     names = re.findall(r"__global__ void (\w+)", source)
     launchers = "\n".join(
-        f'extern "C" const char* launch_{name}(unsigned blocks, unsigned block, const long long* a)'
-        f"\n{{ return cpu::launch({name}, blocks, block, a); }}"
+        f'extern "C" const char* launch_{name}'
+        "(unsigned blocks, unsigned block, const void* const* a, const size_t* sizes)"
+        f"\n{{ return cpu::launch({name}, blocks, block, a, sizes); }}"
         for name in names
     )
     text = f'#include "{HEADER}"\n#define real {real}\n{source}\n{launchers}\n'
@@ -50,16 +51,20 @@ def raw_kernel(source, name, real):
     launch.restype = ctypes.c_char_p
 
     def run(grid, block, arguments):
-        values = (ctypes.c_longlong * len(arguments))(*map(eight_bytes, arguments))
+        values = list(map(as_bytes, arguments))
+        sizes = (ctypes.c_size_t * len(values))(*map(len, values))
         with LAUNCHING:
-            error = launch(*grid, *block, values)
+            error = launch(*grid, *block, (ctypes.c_char_p * len(values))(*values), sizes)
         assert error is None, error.decode()
 
     return run
 
 
-def eight_bytes(x):
-    """An argument as CuPy passes it: an array by its address, a number in 64 bits."""
+def as_bytes(x):
+    """An argument as CuPy passes it: an array by its address, a number in 64 bits, a structure as
+    it is."""
+    if isinstance(x, bytes):
+        return x
     if isinstance(x, np.ndarray):
-        return x.ctypes.data
-    return struct.unpack("q", struct.pack("d", x))[0] if isinstance(x, float) else x
+        x = x.ctypes.data
+    return struct.pack("d" if isinstance(x, float) else "q", x)

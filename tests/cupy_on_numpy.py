@@ -37,12 +37,16 @@ from types import ModuleType, SimpleNamespace
 
 import cuda_on_cpu
 import numpy as np
+from cupy_launches import indexed, launched
 
 from minimha.kernels.gpu import cuda, tiled
 from minimha_autograd import backend
 
 traffic = Counter()
 """The number of copies "to the device" and "to the host", and of operations that "wait"."""
+
+launches = Counter()
+"""The number of kernels that a GPU would have run, by the name of the function or kernel."""
 
 VERSION, *SURFACE = (
     Path(__file__).with_name("cupy_surface.txt").read_text(encoding="ascii").splitlines()
@@ -107,9 +111,11 @@ class ndarray:  # noqa: N801  CuPy's name
 
     __array_ufunc__ = None  # so that NumPy's operators leave the work to these
     __hash__ = None
+    base = None  # the array that owns the memory of this view
 
-    def __init__(self, on_device):
+    def __init__(self, on_device, base=None):
         self._numpy = np.asarray(on_device)
+        self.base = base
 
     def __array__(self, *_, **__):
         raise TypeError(
@@ -163,7 +169,10 @@ class ndarray:  # noqa: N801  CuPy's name
         if booleans:
             traffic["wait"] += 1
         found = self._numpy[key]
-        return ndarray(found.copy() if arrays else found)
+        if arrays:
+            launches["getitem"] += indexed(key)
+            return ndarray(found.copy())
+        return _wrapped(found, (self,))
 
     def __setitem__(self, key, value):
         key, arrays, _ = _key(key, self._numpy.shape)
@@ -174,6 +183,7 @@ class ndarray:  # noqa: N801  CuPy's name
             value = np.asarray(value)
         elif np.ndim(value):
             raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
+        launches["setitem"] += indexed(key)
         if arrays:
             _scatter(np.ndarray.__setitem__, self._numpy, key, value)
         else:
@@ -199,10 +209,10 @@ class ndarray:  # noqa: N801  CuPy's name
         return format(self.get(), specification)
 
     def __copy__(self):
-        return ndarray(self._numpy.copy())
+        return self.copy()
 
     def __deepcopy__(self, _):
-        return ndarray(self._numpy.copy())
+        return self.copy()
 
     def __reduce__(self):
         return array, (self.get(),)
@@ -227,12 +237,26 @@ def _all_unwrapped(xs):
     return [x if isinstance(x, str) else _unwrapped(x) for x in xs]
 
 
-def _wrapped(x):
+def _wrapped(x, sources=()):
+    """What NumPy computed from these, as arrays on the device: one of them, a view, or another."""
     if isinstance(x, np.ndarray | np.generic):
+        for source in sources:
+            if x is source._numpy:
+                return source
+            if isinstance(x, np.ndarray) and np.may_share_memory(x, source._numpy):
+                return ndarray(x, source if source.base is None else source.base)
         return ndarray(x)
     if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*map(_wrapped, x))
-    return type(x)(map(_wrapped, x)) if type(x) in (list, tuple) else x
+        return type(x)(*(_wrapped(y, sources) for y in x))
+    return type(x)(_wrapped(y, sources) for y in x) if type(x) in (list, tuple) else x
+
+
+def _computed(name, function, given, arguments, settings):
+    """A function of NumPy's arrays, counted, as one of the arrays that were given."""
+    with np.errstate(all="ignore"):  # a GPU does not warn
+        y = function(*arguments, **settings)
+    launches[name] += launched(name, arguments, settings, y)
+    return _wrapped(y, [x for x in given if isinstance(x, ndarray)])
 
 
 def _key(key, shape):
@@ -289,6 +313,7 @@ def _add_at(a, indices, b=None):
         _scatter(np.add.at, a._numpy, key, _unwrapped(b))
     else:
         a._numpy[key] += _unwrapped(b)
+    launches["at"] += indexed(key)
 
 
 ADDABLE = ("int32", "int64", "float16", "float32", "float64", "uint32", "uint64")
@@ -345,12 +370,11 @@ def _on_device(function, name, parameters):
     """A function of NumPy as a function on the device."""
     waits = name in WAITING
 
-    def call(*arguments, **settings):
-        arguments, settings = parameters.given(name, arguments, settings)
+    def call(*given, **settings):
+        arguments, settings = parameters.given(name, given, settings)
         if waits:
             traffic["wait"] += 1
-        with np.errstate(all="ignore"):  # a GPU does not warn
-            return _wrapped(function(*arguments, **settings))
+        return _computed(name, function, given, arguments, settings)
 
     call.__name__ = name
     return call
@@ -382,8 +406,7 @@ def _operator(function, reverse=False):
         if getattr(other, "__array_ufunc__", 0) is None and not isinstance(other, ndarray):
             return NotImplemented
         pair = (_unwrapped(other), self._numpy) if reverse else (self._numpy, _unwrapped(other))
-        with np.errstate(all="ignore"):
-            return _wrapped(function(*pair))
+        return _computed(function.__name__, function, (), pair, {})
 
     return call
 
@@ -395,6 +418,7 @@ def _comparison(function):
         if isinstance(other, np.ndarray) and not other.ndim:
             other = other.item()
         if name in ("eq", "ne") and (other is None or type(other).__eq__ is object.__eq__):
+            launches["full"] += 1
             return ndarray(np.full(self._numpy.shape, name == "ne"))
         return compare(self, other)
 
@@ -407,6 +431,7 @@ def _in_place(function):
             return NotImplemented
         with np.errstate(all="ignore"):
             function(self._numpy, _unwrapped(other), out=self._numpy)
+        launches[f"{function.__name__} in place"] += 1
         return self
 
     return call
@@ -433,7 +458,10 @@ def _add_operators():
     ndarray.__divmod__, ndarray.__rdivmod__ = _operator(divmod), _operator(divmod, reverse=True)
     for name in ("neg", "pos", "abs", "invert"):
         function = getattr(operator, name)
-        setattr(ndarray, f"__{name}__", lambda self, f=function: _wrapped(f(self._numpy)))
+        setattr(
+            ndarray, f"__{name}__",
+            lambda self, n=name, f=function: _computed(n, f, (), (self._numpy,), {}),
+        )  # fmt: skip
 
 
 def _add_methods():
@@ -449,12 +477,16 @@ def _add_methods():
             method = _on_device(getattr(np.ndarray, name), name, Parameters(parameters))
             setattr(ndarray, name, lambda self, *x, f=method, **settings: f(self, *x, **settings))
         else:
-            setattr(ndarray, name, property(lambda self, n=name: _wrapped(getattr(self._numpy, n))))
+            setattr(
+                ndarray, name,
+                property(lambda self, n=name: _wrapped(getattr(self._numpy, n), (self,))),
+            )  # fmt: skip
 
 
 def array(obj, dtype=None, copy=True, order="K", subok=False, ndmin=0, *, blocking=False):
     if isinstance(obj, ndarray):
-        return ndarray(np.array(obj._numpy, dtype, copy=copy, order=order, ndmin=ndmin))
+        settings = {"dtype": dtype, "copy": copy, "order": order, "ndmin": ndmin}
+        return _computed("array", np.array, (obj,), (obj._numpy,), settings)
     traffic["to the device"] += 1
     made = np.array(_nested(obj), dtype, order=order, ndmin=ndmin)
     if made.dtype.kind not in "biufc" and made.dtype.name != "bfloat16":
@@ -483,7 +515,8 @@ def take(a, indices, axis=None, out=None):
         indices = ndarray(np.asarray(indices, int))
     if out is not None:
         raise NotImplementedError("out of take, on the stand-in")
-    return ndarray(np.take(a._numpy, _unwrapped(indices), axis=axis, mode="wrap"))
+    settings = {"axis": axis, "mode": "wrap"}
+    return _computed("take", np.take, (), (a._numpy, _unwrapped(indices)), settings)
 
 
 def where(condition, x=None, y=None):
@@ -492,7 +525,7 @@ def where(condition, x=None, y=None):
         return _wrapped(np.where(condition._numpy))
     if not isinstance(condition, ndarray):  # but the others may be numbers
         raise AttributeError(f"{type(condition)} has no attribute 'astype'")
-    return ndarray(np.where(*map(_unwrapped, (condition, x, y))))
+    return _computed("where", np.where, (), tuple(map(_unwrapped, (condition, x, y))), {})
 
 
 class CUDARuntimeError(RuntimeError):
@@ -507,7 +540,19 @@ def raw_kernel(source, name, options=()):
     """A kernel in CUDA C++, compiled for the CPU."""
     (real,) = (option.removeprefix("-Dreal=") for option in options)
     run = cuda_on_cpu.raw_kernel(source, name, real)
-    return lambda grid, block, arguments: run(grid, block, list(map(_unwrapped, arguments)))
+
+    def launch(grid, block, arguments):
+        launches[name] += 1
+        run(grid, block, list(map(_passed, arguments)))
+
+    return launch
+
+
+def _passed(x):
+    """An argument of a kernel: a NumPy array with one entry is passed by its value."""
+    if isinstance(x, np.ndarray) and x.size == 1:
+        return x.tobytes()
+    return _unwrapped(x)
 
 
 def tiles_on_numpy():
@@ -515,6 +560,7 @@ def tiles_on_numpy():
     kernels, launch, stream = tiled.on_numpy()
 
     def unwrapping(stream, grid, kernel, arguments):
+        launches[getattr(kernel, "__name__", "tile")] += 1
         launch(stream, grid, kernel, tuple(map(_unwrapped, arguments)))
 
     return tiled.Runner(kernels, unwrapping, stream)
@@ -613,6 +659,7 @@ def installed():
     before = _take_away()
     sys.modules.update(MODULES)
     traffic.clear()
+    launches.clear()
     on_gpu, tiled._on_gpu = tiled._on_gpu, tiles_on_numpy
     try:
         yield traffic

@@ -160,6 +160,16 @@ def entrywise(operation, reference, draw=normal):
     )  # fmt: skip
 
 
+def gate(operation, reference):
+    """The record of an activation that may have a second factor."""
+    record = entrywise(operation, lambda x, times=1: reference(x) * times)
+    return record.at(
+        *record.cases, *record.refused, Case((B, T), (B, T)), Case((0, T), (0, T)), Case((), ()),
+        Refused(ValueError, "times must have the shape of x", (B, T), (T,)),
+        Refused(ValueError, "times must have the shape of x", (B, T), 2.0),
+    )  # fmt: skip
+
+
 def pairwise(operation, reference, first=normal, second=normal):
     """The record of a function of two arrays that broadcast, or an array and a number."""
     return Record(operation, reference).at(
@@ -465,8 +475,8 @@ RECORDS = [
         Refused(TypeError, "keep must be a boolean array", (B, T), (B, T), p=0.5),
         Refused(ValueError, r"keep \(2, 5\) must broadcast to x \(5,\)", (T,), BITS, p=0.5),
     ),
-    entrywise(functional.gelu,
-              lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
+    gate(functional.gelu,
+         lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
     Record(functional.linear,
            lambda x, w, b=None: np.einsum("...m,mn->...n", x, w) + (0 if b is None else b), products=True).at(
         Case((B, T, M), (M, D), (D,)), Case((T, M), (M, 1), (1,)), Case((M,), (M, D), (D,)),
@@ -475,7 +485,7 @@ RECORDS = [
         Refused(ValueError, "same M and N", (), (M, D), (D,)),
     ),
     entrywise(functional.relu, lambda x: (x + abs(x)) / 2),
-    entrywise(functional.silu, lambda x: x / 2 * (1 + np.tanh(x / 2))),
+    gate(functional.silu, lambda x: x / 2 * (1 + np.tanh(x / 2))),
     Record(functional.embedding, lambda table, k: table[k]).at(
         Case((5, M), INDICES), Case((5, 1), INDICES[:0]),
         RefusedOnHost(IndexError, "from 0 to 4", (5, M), INDICES + 1),

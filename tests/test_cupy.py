@@ -34,9 +34,10 @@ WHY = cuda_on_cpu.unavailable()
 COMPILES = [SLOW, pytest.mark.skipif(WHY is not None, reason=str(WHY))]
 
 
-@pytest.fixture
-def traffic():
-    with cupy_on_numpy.installed() as counts:
+@pytest.fixture(params=["reference", pytest.param("auto", marks=COMPILES)])
+def traffic(request):
+    """The counts, where operations run without kernels, and where kernels are compiled."""
+    with cupy_on_numpy.installed() as counts, mh.implementation(request.param):
         yield counts
 
 

@@ -38,6 +38,10 @@ HostArray = np.ndarray
 large_sum: Callable[[Array, Array], Array] = operator.add
 """a + b for large arrays on the host. A package with a faster sum may replace it."""
 
+device_sum: Callable[[Array, Any, bool], Array | None] | None = None
+"""Computes `total` for arrays on a device, or returns None where the library's own sum is as fast.
+A package with a faster sum may set it."""
+
 known: dict[type, Any] = {}
 """The namespaces of the array types seen so far: asking array-api-compat each time is slow."""
 
@@ -288,15 +292,24 @@ def explain_memory(error: Exception) -> None:
 
 
 def owned(arrays: list[Any], k: int) -> Array:
-    """arrays[k] if nothing else refers to this NumPy array or its memory, else a copy."""
+    """arrays[k] if nothing else refers to this array of NumPy or CuPy or its memory, else a copy.
+    Their views hold a reference to the array that owns the memory, as `base`."""
     x = arrays[k]  # the references are x, the list and the argument of getrefcount
-    alone = type(x) is np.ndarray and x.base is None and sys.getrefcount(arrays[k]) == 3
+    alone = getattr(x, "base", x) is None and sys.getrefcount(arrays[k]) == 3
     return x if alone else copy(x)
 
 
 def add(a: Array, b: Array) -> Array:
     """a + b."""
     return large_sum(a, b) if type(a) is np.ndarray and a.size >= 2**16 else a + b
+
+
+def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+    """The sum of x over one axis, several, or all of them."""
+    y = None if type(x) is np.ndarray or device_sum is None else device_sum(x, axis, keepdims)
+    if y is not None:
+        return y
+    return namespace(x).sum(x, axis=axis, keepdims=keepdims)
 
 
 def on_cupy(x: Any) -> bool:
@@ -430,10 +443,11 @@ def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
     if extra < 0 or any(thin[k] != 1 for k in axes):
         raise ValueError(f"a gradient of shape {tuple(dx.shape)} for an argument of {tuple(shape)}")
     if is_half(dx):  # a sum in 16 bits stops growing
-        total = xp.astype(xp.sum(dx, axis=axes, keepdims=True, dtype=xp.float32), dx.dtype)
-    else:
-        total = xp.sum(dx, axis=axes, keepdims=True)
-    return xp.reshape(total, shape) if extra else total
+        return xp.astype(unbroadcast(xp.astype(dx, xp.float32), shape), dx.dtype)
+    if shape and axes == tuple(range(extra)):
+        return total(dx, axes)
+    y = total(dx, axes, keepdims=True)
+    return xp.reshape(y, shape) if extra else y
 
 
 def erf(x: Array) -> Array:

@@ -12,6 +12,7 @@ from minimha_autograd.backend import Array, namespace
 from .. import masks
 from ..functional.checks import probability
 from ..functional.dropout import Draw, draw
+from ..functional.implementations import library_of
 from ..masks.kinds import broadcasts
 from ..masks.queries import typed
 
@@ -87,11 +88,6 @@ def arguments(
         keep = draw(dropout, rng, x.shape, like=query, name="dropout", counted=on_gpu)
     kind = None if mask is None else typed(mask, x.shape)
     return Arguments(*x[:7], kind, keep, dropout, *asked)
-
-
-def library_of(x: Any) -> str:
-    """The name of an array's library."""
-    return type(x).__module__.partition(".")[0]
 
 
 def check(x: Arguments) -> None:

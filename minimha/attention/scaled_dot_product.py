@@ -37,11 +37,12 @@ from ..functional.implementations import (
     Implementation,
     batch_invariance,
     implementations,
+    library_of,
     named,
     refuse,
     requested,
 )
-from .arguments import Arguments, arguments, library_of
+from .arguments import Arguments, arguments
 from .reference import drop_weights
 
 

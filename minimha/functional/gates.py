@@ -1,4 +1,7 @@
-"""The activations of perceptrons: y = x · g, where the gate g lies between 0 and 1."""
+"""The activations of perceptrons: y = x · g, where the gate g lies between 0 and 1.
+
+GELU and SiLU may have a second factor, as in gated perceptrons: y = x · g · times.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from .implementations import accelerated
 
 @operation
 @accelerated
-def gelu(x: Array) -> tuple[Array, Pullback]:
+def gelu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
     """y = x · g with g = (1 + tanh u) / 2 = 1 / (1 + e^(−2u)), u = √(2/π) · (x + 0.044715 x³).
 
         dx = dy · (g + x · dg),  dg = 2 g (1 − g) · du,  du = √(2/π) · (1 + 3 · 0.044715 x²)
 
-    This is the tanh form, of GPT-2.
+    This is the tanh form, of GPT-2. With `times`, of the shape of x, y = x · g · times: the dy of
+    these formulas is then dy · times, and dtimes = dy · x · g.
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016).
     """
     xp, c = namespace(x), math.sqrt(2 / math.pi)
@@ -33,7 +37,7 @@ def gelu(x: Array) -> tuple[Array, Pullback]:
         dg = 2 * g * (1 - g) * du
         return (dy * (g + z * dg),)
 
-    return x * g, pullback
+    return _times(x * g, pullback, times)
 
 
 @operation(native=half.always)
@@ -54,10 +58,10 @@ def relu(x: Array) -> tuple[Array, Pullback]:
 
 @operation
 @accelerated
-def silu(x: Array) -> tuple[Array, Pullback]:
+def silu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
     """y = x · g with g = 1 / (1 + e^(−x)).   dx = dy · (g + x · dg),  dg = g · (1 − g).
 
-    The gate of Llama, also called swish.
+    The gate of Llama, also called swish. With `times` as in `gelu`.
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016); Ramachandran et al.,
     "Searching for Activation Functions" (2017), as swish with β = 1.
     """
@@ -71,4 +75,13 @@ def silu(x: Array) -> tuple[Array, Pullback]:
         dg = g * (1 - g)
         return (dy * (g + z * dg),)
 
-    return x * g, pullback
+    return _times(x * g, pullback, times)
+
+
+def _times(y: Array, pullback: Pullback, times: Array | None) -> tuple[Array, Pullback]:
+    """The value and the pullback of y · times, from those of y, a function of one array."""
+    if times is None:
+        return y, lambda dy: (*pullback(dy), None)
+    if getattr(times, "shape", None) != y.shape:
+        raise ValueError("times must have the shape of x")
+    return y * times, lambda dy: (*pullback(dy * times), dy * y)

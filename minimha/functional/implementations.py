@@ -50,18 +50,32 @@ class Implementation(NamedTuple):
 _registered: dict[str, dict[str, Implementation]] = {}
 
 
-def register(operation: str, name: str = "kernel", **properties: Any) -> Callable[[Any], Any]:
+def register(
+    operation: str, name: str = "kernel", *, library: str = "numpy", **properties: Any
+) -> Callable[[Any], Any]:
     """Make the decorated function an implementation, with this name, of an operation.
 
-    A "kernel" takes the arguments of the operation's function and returns what it returns, in most
-    cases (value, pullback), or None for arguments that it does not support.
+    A "kernel" takes the arguments of the operation's function, as arrays of a library, and returns
+    what it returns, in most cases (value, pullback), or None for arguments that it does not
+    support.
     """
 
     def add(function: Any) -> Any:
-        _registered.setdefault(operation, {})[name] = Implementation(function, **properties)
+        found = Implementation(function, **properties)
+        _registered.setdefault(operation, {})[_of_library(name, library)] = found
         return function
 
     return add
+
+
+def _of_library(name: str, library: str) -> str:
+    """The name under which an implementation for the arrays of this library is registered."""
+    return name if library == "numpy" else f"{name} for {library}"
+
+
+def library_of(x: Any) -> str:
+    """The name of an array's library, which is not imported."""
+    return type(x).__module__.partition(".")[0]
 
 
 def implementations(operation: str) -> dict[str, Implementation]:
@@ -81,15 +95,24 @@ def _load() -> None:
         importlib.import_module(provider)
 
 
-def kernel(operation: str, size: int) -> Callable[..., Any] | None:
+def kernel(operation: str, size: int, library: str = "numpy") -> Callable[..., Any] | None:
     """The kernel of an operation; None if there is none or the array is too small."""
     name = requested.get()
     if batch_invariance.get():
         size = ENOUGH  # small arrays, too, are summed in the kernel's order
     if size >= ENOUGH if name == "auto" or callable(name) else name not in PLAIN:
-        found = named(operation, "kernel")
+        found = named(operation, _of_library("kernel", library))
         return found and found.function
     return None
+
+
+def device_kernel(operation: str, x: Any) -> Callable[..., Any] | None:
+    """The kernel of an operation for an array on a GPU, of any size, since each function of the
+    array library launches at least one kernel itself; None if there is none, and within
+    `minimha.batch_invariant`, which is a promise for the CPU."""
+    if library_of(x) != "cupy" or batch_invariance.get():
+        return None
+    return kernel(operation, ENOUGH, "cupy")
 
 
 def accelerated(
@@ -99,10 +122,11 @@ def accelerated(
     exact: bool = False,
     dtype: str = "float32",
 ) -> Any:
-    """Use the kernel registered under the function's name for NumPy arrays.
+    """Use the kernel registered under the function's name, for arrays of NumPy or of CuPy.
 
     The function itself, the reference, runs if there is no kernel, if the kernel returns None, and
-    for small arrays unless an implementation with kernels was requested. It raises all errors.
+    for small NumPy arrays unless an implementation with kernels was requested. It raises all
+    errors.
 
     Within `minimha.batch_invariant`, only the kernel may compute the result, unless the function is
     exact.
@@ -119,8 +143,11 @@ def accelerated(
     @functools.wraps(function)
     def either(*arrays: Any, **settings: Any) -> Any:
         result = None
-        if arrays and type(arrays[0]) is HostArray:
-            fast = kernel(function.__name__, size(*arrays) if size else arrays[0].size)
+        if arrays:
+            if type(arrays[0]) is HostArray:
+                fast = kernel(function.__name__, size(*arrays) if size else arrays[0].size)
+            else:
+                fast = device_kernel(function.__name__, arrays[0])
             result = fast(*arrays, **settings) if fast else None
         if exact or not batch_invariance.get():
             return function(*arrays, **settings) if result is None else result

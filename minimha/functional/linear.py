@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minimha_autograd import Pullback, half, operation
+from minimha_autograd import Pullback, backend, half, operation
 from minimha_autograd.backend import Array, namespace
 
 from .implementations import accelerated
@@ -81,7 +81,7 @@ def linear_maps(
     for w, b in zip(ws, bs, strict=True):
         y = widen(rows @ w if w.dtype == rows.dtype else _product(rows, w))  # (n, N)
         if b is not None:
-            y = y + b
+            y = _added_to(y, b)
         ys.append(xp.reshape(y, (*shape[:-1], y.shape[1])))
 
     # Free what no gradient needs.
@@ -104,17 +104,25 @@ def linear_maps(
             if wants_x:
                 w = ws[k].mT
                 own = widen(factor @ w if w.dtype == factor.dtype else _product(factor, w))
-                dx = own if dx is None else dx + own
+                dx = own if dx is None else _added_to(dx, own)
             if wants_ws[k]:
                 dws[k] = widen(saved.mT @ factor)
             if wants_bs[k]:
-                dbs[k] = xp.sum(dy, axis=0, dtype=wide)
+                dbs[k] = backend.total(dy if wide is None else xp.astype(dy, wide), 0)
 
         if dx is not None:
             dx = xp.reshape(dx, shape)
         return dx, *dws, *dbs
 
     return ys, pullback
+
+
+def _added_to(y: Array, x: Array) -> Array:
+    """y + x, in the memory of y, to which nobody else refers."""
+    if y.dtype != x.dtype:  # a complex step
+        return y + x
+    y += x
+    return y
 
 
 def _product(x: Array, w: Any) -> Array:

@@ -69,11 +69,20 @@ def rope(
     equations 15 and 34.
     """
     width = _check(x, width)
-    theta = angles(_positions(x, offset, positions), width, base, scaling)
     xp = namespace(x)
     dtype = xp.float32 if x.dtype in (xp.float32, xp.complex64) else xp.float64
-    cos, sin = (xp.astype(y, dtype) for y in cos_and_sin(theta))
+    cos, sin = rotations(_positions(x, offset, positions), width, base, scaling, dtype)
     return rotate(x, cos, sin, interleaved=interleaved)
+
+
+@accelerated(exact=True)
+def rotations(
+    positions: Array, width: int, base: float, scaling: Llama3 | None, dtype: Any
+) -> tuple[Array, Array]:
+    """The cosines and the sines (…, T, width/2) for positions (…, T), rounded to the dtype."""
+    xp = namespace(positions)
+    cos, sin = cos_and_sin(angles(positions, width, base, scaling))
+    return xp.astype(cos, dtype), xp.astype(sin, dtype)
 
 
 @accelerated(dtype="float64")
@@ -142,7 +151,8 @@ def _positions(x: Array, offset: int, positions: Any) -> Array:
     """The positions, (T,) or with all axes of x but the last, where x is."""
     xp, rows = namespace(x), tuple(x.shape[:-1])  # (…, T)
     if positions is None:
-        return xp.arange(rows[-1], device=x.device) + integer(offset, "offset")
+        offset = integer(offset, "offset")
+        return xp.arange(offset, offset + rows[-1], device=x.device)
     if offset:
         raise ValueError("give offset or positions, not both")
     positions = backend.mover(x)(backend.asarray(array_of(positions)))

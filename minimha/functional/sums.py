@@ -1,11 +1,14 @@
-"""The sum of two large arrays, for `ops.add` and for the tape, which adds up gradients."""
+"""Sums of large arrays: of two arrays, for `ops.add` and for the tape, which adds up gradients; and
+over axes of one array on a device, for sums and for the gradients of what was broadcast."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from minimha_autograd import backend
 from minimha_autograd.backend import Array
 
-from .implementations import accelerated
+from .implementations import accelerated, device_kernel
 
 
 @accelerated(exact=True)
@@ -14,4 +17,11 @@ def add(a: Array, b: Array) -> Array:
     return a + b
 
 
+def device_sum(x: Array, axis: Any, keepdims: bool) -> Array | None:
+    """The sum of an array on a device over axes, or None if no kernel computes it."""
+    fast = device_kernel("sum", x)
+    return fast(x, axis, keepdims) if fast else None
+
+
 backend.large_sum = add
+backend.device_sum = device_sum

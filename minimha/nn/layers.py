@@ -143,7 +143,7 @@ class MLP(Module):
         """(…, M) -> (…, M)"""
         wide, activated = self.widen(x), _ACTIVATIONS[self.activation]
         if self.gate is not None:
-            return self.narrow(activated(self.gate(x)) * wide)
+            return self.narrow(activated(self.gate(x), wide))
         return self.narrow(activated(wide))
 
 

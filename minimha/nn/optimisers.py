@@ -10,7 +10,7 @@ from typing import Any
 from minimha_autograd import Tensor, backend, half
 from minimha_autograd.backend import Array, HostArray, namespace
 
-from ..functional.implementations import kernel
+from ..functional.implementations import device_kernel, kernel
 from .module import Module
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
@@ -48,28 +48,36 @@ class Optimiser:
         """The state of a parameter p before its first step."""
         raise NotImplementedError
 
+    def __init_subclass__(cls) -> None:
+        """A subclass that changes only the update of one parameter changes that of all."""
+        if "update" in vars(cls) and "_update_all" not in vars(cls):
+            cls._update_all = Optimiser._update_all  # type: ignore[method-assign]
+
     def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
         """The next value of a parameter p with gradient g. Changes the state, but not p."""
         raise NotImplementedError
+
+    def _update_all(
+        self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
+    ) -> list[Array]:
+        """The next values of several parameters: by default each by `update`."""
+        return [self.update(*one, settings) for one in zip(ps, gs, states, strict=True)]
 
     def step(self) -> None:
         """Update every parameter once, by its .grad."""
         for group in self.groups:
             settings = {"lr": self.lr, **self.settings, **group}
             settings = {name: backend.number(value) for name, value in settings.items()}
-            for p in group["params"]:
-                if (g := p.grad) is None:
-                    continue
+            params = [p for p in group["params"] if p.grad is not None]
+            values = [self._master(p) if backend.is_half(p.data) else p.data for p in params]
+            gradients = [half.widened(p.grad) for p in params]
+            states = [self._states[p] for p in params]
+            news = self._update_all(values, gradients, states, settings)
+            for p, new in zip(params, news, strict=True):
                 if backend.is_half(p.data):
-                    self._update_half(p, half.widened(g), settings)
-                else:
-                    p.data = self.update(p.data, g, self._states[p], settings)
-
-    def _update_half(self, p: Tensor, g: Array, settings: Mapping[str, Any]) -> None:
-        """Update the master copy of a 16-bit parameter, and round it."""
-        master = self.update(self._master(p), g, self._states[p], settings)
-        self._masters[p] = master
-        p.data = half.rounded(master, p.dtype)
+                    self._masters[p] = new
+                    new = half.rounded(new, p.dtype)  # noqa: PLW2901
+                p.data = new
 
     def _master(self, p: Tensor) -> Array:
         """The master copy of a 16-bit parameter, with the entries that were set since."""
@@ -205,26 +213,64 @@ class Adam(Optimiser):
         return {"t": 0, "m": 0.0 * p, "v": 0.0 * p}
 
     def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+        (p,) = self._updated([p], [g], [state], settings)
+        return p
+
+    def _update_all(
+        self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
+    ) -> list[Array]:
+        return self._updated(ps, gs, states, settings)
+
+    def _updated(
+        self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
+    ) -> list[Array]:
         if settings["weight_decay"]:
-            g = g + settings["weight_decay"] * p
-        return self._moved(p, g, state, settings, decay=1.0)
+            gs = [g + settings["weight_decay"] * p for p, g in zip(ps, gs, strict=True)]
+        return self._moved(ps, gs, states, settings, decay=1.0)
 
     def _moved(
-        self, p: Array, g: Array, state: State, settings: Mapping[str, Any], decay: float
-    ) -> Array:
-        """decay · p − lr · m̂ / (√v̂ + eps)"""
-        state["t"] += 1
-        t, m, v, (beta1, beta2) = *state.values(), settings["betas"]
-        correction = math.sqrt(1 - beta2**t)  # of √v̂, taken out of the division of arrays
-        rate, eps = settings["lr"] * correction / (1 - beta1**t), settings["eps"] * correction
-        name = "adamw" if backend.on_host(p) else "adamw_on_gpu"
-        fast = kernel(name, self._size)
-        moved = fast(p, g, m, v, (beta1, beta2), decay, rate, eps) if fast else None
-        if moved is None:
-            m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * (g * g)
-            moved = decay * p - rate * (m / (namespace(v).sqrt(v) + eps)), m, v
-        p, state["m"], state["v"] = moved
-        return p
+        self,
+        ps: list[Array],
+        gs: list[Array],
+        states: list[State],
+        settings: Mapping[str, Any],
+        decay: float,
+    ) -> list[Array]:
+        """decay · p − lr · m̂ / (√v̂ + eps) for each parameter."""
+        # Those of one type and one t are updated together.
+        alike: dict[Any, list[int]] = {}
+        for k, p in enumerate(ps):
+            states[k]["t"] += 1
+            alike.setdefault((type(p), p.dtype, states[k]["t"]), []).append(k)
+
+        news = list(ps)
+        beta1, beta2 = settings["betas"]
+        for (kind, _, t), members in alike.items():
+            correction = math.sqrt(1 - beta2**t)  # of √v̂, taken out of the division of arrays
+            rate = settings["lr"] * correction / (1 - beta1**t)
+            numbers = (beta1, beta2), decay, rate, settings["eps"] * correction
+
+            given = [(ps[k], gs[k], states[k]["m"], states[k]["v"]) for k in members]
+            if kind is HostArray:
+                fast = kernel("adamw", self._size)
+            else:
+                fast = device_kernel("adamw", ps[members[0]])
+            moved = fast(given, *numbers) if fast else None
+            if moved is None:
+                moved = [_adamw(*arrays, *numbers) for arrays in given]
+            for k, (new, m, v) in zip(members, moved, strict=True):
+                news[k], states[k]["m"], states[k]["v"] = new, m, v
+        return news
+
+
+def _adamw(
+    p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
+) -> tuple[Array, Array, Array]:
+    """The next p, m and v."""
+    beta1, beta2 = betas
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * (g * g)
+    return decay * p - rate * (m / (namespace(v).sqrt(v) + eps)), m, v
 
 
 class AdamW(Adam):
@@ -248,10 +294,11 @@ class AdamW(Adam):
     ) -> None:
         super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
-    def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
-        return self._moved(
-            p, g, state, settings, decay=1 - settings["lr"] * settings["weight_decay"]
-        )
+    def _updated(
+        self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
+    ) -> list[Array]:
+        decay = 1 - settings["lr"] * settings["weight_decay"]
+        return self._moved(ps, gs, states, settings, decay)
 
 
 def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -280,22 +327,42 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: Any = No
     device.
     Source: Pascanu et al., "On the difficulty of training recurrent neural networks" (2013).
     """
-    gradients = [(p, half.widened(p.grad)) for p in parameters if p.grad is not None]
-    flat = [namespace(g).reshape(g, (-1,)) for _, g in gradients]
-    square = backend.asarray(sum(namespace(g).vecdot(g, g) for g in flat))
+    given = [p for p in parameters if p.grad is not None]
+    gradients = [half.widened(p.grad) for p in given]
+    square = _square_of_norm(gradients)
     square = square if comm is None else comm.all_reduce(square)
     if backend.on_host(square):
         norm = math.sqrt(float(square))
         if norm + 1e-6 <= max_norm:
             return norm
         scale = max_norm / (norm + 1e-6)
+        scaled = [g * scale for g in gradients]
     else:
-        norm = namespace(square).sqrt(square)
-        scale = backend.clip(max_norm / (norm + 1e-6), high=1.0)
-    for p, g in gradients:
-        scaled = g * scale
-        p.grad = half.rounded(scaled, p.dtype) if backend.is_half(p.data) else scaled
+        norm, scaled = _clipped(gradients, square, max_norm)
+    for p, g in zip(given, scaled, strict=True):
+        p.grad = half.rounded(g, p.dtype) if backend.is_half(p.data) else g
     return norm
+
+
+def _square_of_norm(gradients: list[Array]) -> Array:
+    """The sum of the squares of all entries, without axes."""
+    if gradients and (fast := device_kernel("square_of_norm", gradients[0])):
+        square = fast(gradients)
+        if square is not None:
+            return square
+    flat = [namespace(g).reshape(g, (-1,)) for g in gradients]
+    return backend.asarray(sum(namespace(g).vecdot(g, g) for g in flat))
+
+
+def _clipped(gradients: list[Array], square: Array, max_norm: float) -> tuple[Array, list[Array]]:
+    """The norm, and the gradients scaled, which the host does not know to be necessary or not."""
+    if gradients and (fast := device_kernel("clipped", gradients[0])):
+        clipped = fast(gradients, square, max_norm)
+        if clipped is not None:
+            return clipped
+    norm = namespace(square).sqrt(square)
+    scale = backend.clip(max_norm / (norm + 1e-6), high=1.0)
+    return norm, [g * scale for g in gradients]
 
 
 def warmup_cosine(step: int, *, steps: int, warmup: int, lr: float, min_lr: float) -> float:

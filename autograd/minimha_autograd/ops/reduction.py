@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
-from ..backend import Array, is_complex, is_exact, namespace
+from ..backend import Array, is_complex, is_exact, namespace, total
 from ..operation import operation
 from ..tape import Pullback
 from .requirements import axes, one_axis
@@ -19,7 +19,7 @@ def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, 
     xp = namespace(x)
     shape = x.shape
     kept = _kept(shape, axis)
-    y = xp.sum(x, axis=axis, keepdims=keepdims)
+    y = total(x, axis, keepdims)
 
     def pullback(dy: Array) -> tuple[Array]:
         dx = xp.broadcast_to(xp.reshape(dy, kept), shape)
@@ -35,7 +35,7 @@ def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array,
     shape = x.shape
     kept = _kept(shape, axis)
     n = _count(shape, kept)
-    y = xp.sum(x, axis=axis, keepdims=keepdims) / n
+    y = total(x, axis, keepdims) / n
 
     def pullback(dy: Array) -> tuple[Array]:
         dx = xp.broadcast_to(xp.reshape(dy / n, kept), shape)
@@ -56,9 +56,9 @@ def var(
     xp = namespace(x)
     kept = _kept(x.shape, axis)
     n = _count(x.shape, kept)
-    centred = x - xp.sum(x, axis=axis, keepdims=True) / n
+    centred = x - total(x, axis, keepdims=True) / n
     freedom = n - correction if n > correction else math.nan
-    y = xp.sum(centred * centred, axis=axis, keepdims=keepdims) / freedom
+    y = total(centred * centred, axis, keepdims) / freedom
 
     def pullback(dy: Array) -> tuple[Array]:
         dx = xp.reshape(dy * (2 / freedom), kept) * centred
@@ -89,7 +89,7 @@ def _extreme(x: Array, name: str, axis: Axis, keepdims: bool) -> tuple[Array, Pu
 
     def pullback(dy: Array) -> tuple[Array]:
         hit = xp.astype(real == xp.reshape(y, kept), dy.dtype)
-        ties = xp.sum(hit, axis=axis, keepdims=True)
+        ties = total(hit, axis, keepdims=True)
         dx = hit * (xp.reshape(dy, kept) / ties)
         return (dx,)
 
@@ -120,14 +120,14 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
         peak = xp.where(xp.isinf(peak), xp.zeros_like(peak), peak)
 
     exps = xp.exp(x - peak)
-    total = xp.sum(exps, axis=axis, keepdims=True)
-    empty = total == 0
-    total = xp.where(empty, xp.ones_like(total), total)
-    y = xp.where(empty, xp.full_like(total, -math.inf), xp.log(total) + peak)
+    sums = total(exps, axis, keepdims=True)
+    empty = sums == 0
+    sums = xp.where(empty, xp.ones_like(sums), sums)
+    y = xp.where(empty, xp.full_like(sums, -math.inf), xp.log(sums) + peak)
     y = xp.sum(y, axis=axis, keepdims=keepdims)  # of one number: only the axes are removed
 
     def pullback(dy: Array) -> tuple[Array]:
-        dx = xp.reshape(dy, kept) * (exps / total)
+        dx = xp.reshape(dy, kept) * (exps / sums)
         return (dx,)
 
     return y, pullback

@@ -21,10 +21,15 @@ from minimha_autograd import Pullback, backend, unbroadcast
 from minimha_autograd.backend import Array, namespace
 
 from ...attention import Arguments
-from ...attention.arguments import library_of
 from ...attention.reference import attention
 from ...attention.scaled_dot_product import computed
-from ...functional.implementations import Implementation, batch_invariance, refuse, register
+from ...functional.implementations import (
+    Implementation,
+    batch_invariance,
+    library_of,
+    refuse,
+    register,
+)
 from .. import INSTEAD, unavailable, warn_once
 from ..gpu import fused as gpu_fused
 from ..gpu import tiled as gpu_tiled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,20 +34,20 @@ def _add(chunk, a, b, y):
 
 
 @register("gelu")
-def gelu(x: Array) -> Any:
+def gelu(x: Array, times: Array | None = None) -> Any:
     """As `functional.gelu`."""
     c = 2 * math.sqrt(2 / math.pi)
-    return _gate(x, c, c * 0.044715, bound=10)
+    return _gate(x, times, c, c * 0.044715, bound=10)
 
 
 @register("silu")
-def silu(x: Array) -> Any:
+def silu(x: Array, times: Array | None = None) -> Any:
     """As `functional.silu`."""
-    return _gate(x, 1, 0, bound=80)
+    return _gate(x, times, 1, 0, bound=80)
 
 
-def _gate(x: Array, c1: float, c3: float, bound: float) -> Any:
-    """y = x · g with g = 1 / (1 + e^(−u)), u = c1 x + c3 x³; only x is saved.
+def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> Any:
+    """y = x · g with g = 1 / (1 + e^(−u)), u = c1 x + c3 x³; only x is saved, and `times`.
 
         dx = dy · (g + x · dg),  dg = g · (1 − g) · du,  du = c1 + 3 c3 x²
 
@@ -55,12 +56,32 @@ def _gate(x: Array, c1: float, c3: float, bound: float) -> Any:
     if not are_floats(x):
         return None
     x, y, numbers = contiguous(x), np.empty(x.shape, x.dtype), _numbers(x, c1, c3, bound)
+    if times is not None:
+        if not are_floats(times, x) or times.shape != x.shape:
+            return None
+        return _gate_times(x, contiguous(times), numbers, y)
     _gate_forward(in_chunks(x.size, x.nbytes), flat(x), numbers, flat(y))
 
-    def pullback(dy: Array) -> tuple[Array]:
+    def pullback(dy: Array) -> tuple[Array, None]:
         dx = np.empty(x.shape, x.dtype)
         _gate_backward(in_chunks(x.size, x.nbytes), flat(x), numbers, flat(dy), flat(dx))
-        return (dx,)
+        return dx, None
+
+    return y, pullback
+
+
+def _gate_times(x: Array, times: Array, numbers: Any, y: Array) -> Any:
+    """The same with y · times, which y receives."""
+    chunks = in_chunks(x.size, x.nbytes)
+    _gate_times_forward(chunks, flat(x), flat(times), numbers, flat(y))
+
+    def pullback(dy: Array) -> tuple[Array, Array]:
+        dx, dtimes = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+        chunks = in_chunks(x.size, x.nbytes)
+        _gate_times_backward(
+            chunks, flat(x), flat(times), numbers, flat(dy), flat(dx), flat(dtimes)
+        )
+        return dx, dtimes
 
     return y, pullback
 
@@ -91,6 +112,33 @@ def _gate_backward(chunk, x, numbers, dy, dx):
         g = one / (one + exp(-z * (c1 + c3 * square)))
         dg = g * (one - g) * (c1 + three * c3 * square)
         dx[i] = dy[i] * (g + z * dg)
+
+
+@strict_kernel
+def _gate_times_forward(chunk, x, times, numbers, y):
+    part, (c1, c3, bound) = share(chunk), numbers
+    x, times, y, one = own(x, part), own(times, part), own(y, part), x.dtype.type(1)
+    widest_vectors()
+    for i in range(x.size):
+        z = _clip(x[i], bound)
+        y[i] = _at_least(x[i], -bound) / (one + exp(-z * (c1 + c3 * (z * z)))) * times[i]
+
+
+@strict_kernel
+def _gate_times_backward(chunk, x, times, numbers, dy, dx, dtimes):
+    part, (c1, c3, bound) = share(chunk), numbers
+    x, times, dy = own(x, part), own(times, part), own(dy, part)
+    dx, dtimes = own(dx, part), own(dtimes, part)
+    one, three = x.dtype.type(1), x.dtype.type(3)
+    widest_vectors()
+    for i in range(x.size):
+        z = _clip(x[i], bound)
+        square = z * z
+        below = one + exp(-z * (c1 + c3 * square))
+        g = one / below
+        dg = g * (one - g) * (c1 + three * c3 * square)
+        dx[i] = dy[i] * times[i] * (g + z * dg)
+        dtimes[i] = dy[i] * (_at_least(x[i], -bound) / below)
 
 
 @kernel(forceinline=True)
@@ -130,16 +178,25 @@ def _dropout(chunk, x, keep, probability, y):
 
 @register("adamw")
 def adamw(
-    p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
+    parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> Any:
-    """As the reference in `nn.optimisers`. m and v belong to the optimiser and change in place; p
-    may have been saved by a pullback and does not."""
-    if not are_floats(p, g, m, v) or not p.shape == g.shape == m.shape == v.shape:
-        return None
-    p, g, m, v = contiguous(p), contiguous(g), contiguous(m), contiguous(v)
-    new, numbers = np.empty(p.shape, p.dtype), tuple(map(float, (*betas, decay, rate, eps)))
-    _adamw(in_chunks(p.size, 5 * p.nbytes), p, g, m, v, new, numbers)
-    return new, m, v
+    """The next p, m and v for each (p, g, m, v), as the reference in `nn.optimisers`.
+
+    m and v belong to the optimiser and change in place; p may have been saved by a pullback and
+    does not.
+    """
+    for p, g, m, v in parameters:
+        if not are_floats(p, g, m, v) or not p.shape == g.shape == m.shape == v.shape:
+            return None
+    numbers = tuple(map(float, (*betas, decay, rate, eps)))
+    moved = []
+    for p, g, m, v in parameters:
+        m, v = contiguous(m), contiguous(v)  # noqa: PLW2901
+        new = np.empty(p.shape, p.dtype)
+        chunks = in_chunks(p.size, 5 * p.nbytes)
+        _adamw(chunks, contiguous(p), contiguous(g), m, v, new, numbers)
+        moved.append((new, m, v))
+    return moved
 
 
 @strict_kernel

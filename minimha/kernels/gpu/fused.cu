@@ -1,31 +1,9 @@
-// Softmax over the visible keys of each query, and its backward. `fused.py` launches both kernels,
-// and `cuda.py` defines `real`, which is float or double.
+// Softmax over the visible keys of each query, and its backward. `fused.py` launches both kernels.
 //
 // A block computes one row of the scores at a time: the scores of one query with all S keys. Thread
 // 0 takes key 0, thread 1 key 1, and so on, so that neighbouring threads access neighbouring
 // entries, which the GPU combines into few large accesses. If there are more rows than blocks, each
 // block continues with the row that is gridDim.x further down.
-
-#ifndef INFINITY  // CuPy compiles this file without math.h
-#define INFINITY __int_as_float(0x7f800000)
-#endif
-
-// Combine the numbers of all threads of a block. Every thread receives the result.
-template <class Combine> __device__ real over_block(real x, Combine combine)
-{
-    __shared__ real of_warp[32];
-    for (int distance = 16; distance; distance /= 2)  // 32 numbers, then 16, 8, 4, 2, 1
-        x = combine(x, __shfl_xor_sync(0xffffffff, x, distance));
-    __syncthreads();  // no thread still reads the results of the previous call
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = of_warp[0];
-    for (int warp = 1; warp < blockDim.x / 32; warp++) x = combine(x, of_warp[warp]);
-    return x;
-}
-
-__device__ real larger(real x, real y) { return fmax(x, y); }  // y if x is NaN: the sum notices it
-__device__ real sum(real x, real y) { return x + y; }
 
 // scores <- softmax(scale * scores + bias) over the keys from start[row] to stop[row] where `inside`
 // is true, and 0 for all other keys. A query that sees no key has weights 0.

@@ -43,6 +43,11 @@ def array(draw, dtype, least=0):
     return (draw(shaped(dtype, least)),), {}
 
 
+def gate(draw, dtype):
+    x = draw(shaped(dtype))
+    return (x, draw(numbers(dtype, x.shape))) if draw(st.booleans()) else (x,), {}
+
+
 def norm(draw, dtype, parameters):
     x = draw(shaped(dtype, least=1))
     return (x, *(draw(numbers(dtype, x.shape[-1:])) for _ in range(parameters))), {"eps": 1.0}
@@ -83,7 +88,7 @@ def linear(draw, dtype):
 
 
 DRAWS = {
-    "softmax": partial(array, least=1), "gelu": array, "silu": array,
+    "softmax": partial(array, least=1), "gelu": gate, "silu": gate,
     "layer_norm": partial(norm, parameters=2), "rms_norm": partial(norm, parameters=1),
     "cross_entropy": cross_entropy, "embedding": embedding, "dropout": dropout, "rope": rope,
 }  # fmt: skip

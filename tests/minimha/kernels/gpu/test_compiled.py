@@ -1,14 +1,16 @@
 """The kernels for GPUs compile where there is no GPU."""
 
 import random
+import re
 from itertools import combinations
 
 import pytest
 
-from minimha.kernels.gpu import adamw, compiled, cuda, fused
+from minimha.kernels.gpu import compiled, cuda, fused
 
 pytestmark = pytest.mark.thorough
-SOURCE = fused.SOURCE.read_text(encoding="ascii")
+SOURCE = cuda.text(fused.SOURCE)
+SOURCES = sorted(cuda.COMMON.parent.glob("*.cu"))
 
 
 @pytest.fixture
@@ -24,15 +26,16 @@ def bytecode():
     return compiled.bytecode
 
 
-@pytest.mark.parametrize(
-    ("source", "kernel"), [(fused.SOURCE, "masked_softmax_backward"), (adamw.SOURCE, "adamw")]
-)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 @pytest.mark.parametrize("real", cuda.REALS.values())
 @pytest.mark.parametrize("architecture", compiled.ARCHITECTURES)
-def test_cuda_compiles_to_machine_code_without_a_warning(nvrtc, source, kernel, architecture, real):
-    code = nvrtc(source.read_text(encoding="ascii"), architecture, real)
+def test_cuda_compiles_to_machine_code_without_a_warning(nvrtc, source, architecture, real):
+    text = cuda.text(source)
+    code = nvrtc(text, architecture, real)
     assert code.startswith(b"\x7fELF")
-    assert kernel.encode() in code
+    kernels = re.findall(r"__global__ void (\w+)", text)
+    assert kernels
+    assert all(kernel.encode() in code for kernel in kernels)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from minimha_autograd import unbroadcast
 
 WHY = cuda_on_cpu.unavailable()
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(WHY is not None, reason=str(WHY))]
-SOURCE = fused.SOURCE.read_text(encoding="ascii")
+SOURCE = cuda.text(fused.SOURCE)
 
 
 @contextlib.contextmanager

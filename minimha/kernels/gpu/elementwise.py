@@ -1,0 +1,65 @@
+"""GELU, SiLU, gated forms and dropout on a GPU, in one pass over the entries."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from minimha_autograd import backend
+from minimha_autograd.backend import Array
+
+from ...functional.implementations import register
+from . import cuda
+
+SOURCE = Path(__file__).with_suffix(".cu")
+
+
+@register("gelu", library="cupy")
+def gelu(x: Array, times: Array | None = None) -> Any:
+    """As `functional.gelu`."""
+    c = 2 * math.sqrt(2 / math.pi)
+    return _gate(x, times, c, c * 0.044715, bound=10.0)
+
+
+@register("silu", library="cupy")
+def silu(x: Array, times: Array | None = None) -> Any:
+    """As `functional.silu`."""
+    return _gate(x, times, 1.0, 0.0, bound=80.0)
+
+
+def _gate(x: Array, times: Array | None, *numbers: float, bound: float) -> Any:
+    """The formulas are in the source. Only x and `times` are saved."""
+    given = () if times is None else (times,)
+    if not cuda.are_reals(x, *given) or any(a.shape != x.shape for a in given):
+        return None
+    x = cuda.contiguous(x)
+    factor = None if times is None else cuda.contiguous(times)
+    settings = (*numbers, bound, x.size)
+    y = cuda.empty(x.shape, like=x)
+    cuda.launch_for_entries(SOURCE, "gate", x, x, factor, y, *settings)
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        dy, dx = cuda.contiguous(dy), cuda.empty(x.shape, like=x)
+        dfactor = None if factor is None else cuda.empty(x.shape, like=x)
+        cuda.launch_for_entries(SOURCE, "gate_backward", x, x, factor, dy, dx, dfactor, *settings)
+        return dx, dfactor
+
+    return y, pullback
+
+
+@register("dropout", library="cupy")
+def dropout(x: Array, keep: Array, *, p: float) -> Any:
+    """As `functional.dropout`, for a keep with the shape of x."""
+    if not cuda.are_reals(x) or type(p) is not float or not 0 <= p < 1:
+        return None
+    if type(keep) is not type(x) or not backend.is_boolean(keep) or keep.shape != x.shape:
+        return None
+    keep = cuda.contiguous(keep)
+
+    def dropped(a: Array) -> Array:
+        a, y = cuda.contiguous(a), cuda.empty(a.shape, like=a)
+        cuda.launch_for_entries(SOURCE, "dropout", a, a, keep, y, 1 - p, a.size)
+        return y
+
+    return dropped(x), lambda dy: (dropped(dy), None)

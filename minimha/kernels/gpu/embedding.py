@@ -1,0 +1,92 @@
+"""Embedding, and rotary positions on a GPU."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd import backend
+from minimha_autograd.backend import Array, namespace
+
+from ...functional.implementations import register
+from ...functional.rope import Llama3
+from ..shared import four_axes, like_scores
+from . import cuda
+
+SOURCE = Path(__file__).with_suffix(".cu")
+
+
+@register("embedding", library="cupy")
+def embedding(table: Array, indices: Array) -> Any:
+    """As `functional.embedding`; its pullback adds up rows in no fixed order."""
+    if not cuda.are_reals(table) or table.ndim != 2:
+        return None
+    if type(indices) is not type(table) or not backend.is_integral(indices) or not indices.size:
+        return None
+    xp, shape = namespace(table), table.shape
+    count, width = shape
+    places = cuda.contiguous(xp.astype(indices, xp.int64))
+    y = cuda.empty((*indices.shape, width), like=table)
+    cuda.launch_for_rows(
+        SOURCE, "embedding", table.dtype, places.size, width,
+        cuda.contiguous(table), places, y, count, places.size, width,
+    )  # fmt: skip
+    return y, lambda dy: (backend.add_at(shape, (places,), dy), None)
+
+
+@register("rotations", library="cupy")
+def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: Any) -> Any:
+    """As `functional.rope.rotations`."""
+    if np.dtype(dtype).name not in cuda.REALS or not positions.size or not 0 < base < math.inf:
+        return None
+    if type(scaling) not in (type(None), Llama3):
+        return None
+    xp, half = namespace(positions), width // 2
+    positions = cuda.contiguous(xp.astype(positions, xp.int64, copy=False))
+    cos, sin = (
+        xp.empty((*positions.shape, half), dtype=dtype, device=positions.device) for _ in range(2)
+    )
+    numbers = (0.0,) * 4 if scaling is None else tuple(map(float, scaling))
+    cuda.launch_for_entries(
+        SOURCE, "rotations", cos, positions, cos, sin, float(base), *numbers, half, positions.size
+    )
+    return cos, sin
+
+
+@register("rotate", library="cupy")
+def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
+    """As `functional.rope.rotate`. y is laid out in memory as x, also if that has heads side by
+    side."""
+    if not cuda.are_reals(x, cos, sin) or x.ndim < 2:
+        return None
+    shape, half = x.shape, cos.shape[-1]
+    angles = [
+        like_scores(cuda.contiguous(a), (*shape[:-1], half)) for a in (cos, sin)
+    ]  # (B, H, T, half)
+
+    def rotated(x: Array, direction: int) -> Array:
+        if x.strides[-1] != x.itemsize:
+            x = cuda.contiguous(x)
+        x = four_axes(x)
+        b, h, t, d = x.shape
+        if x.strides[1] >= x.strides[2]:
+            y = cuda.empty((b, h, t, d), like=x)
+        else:
+            y = namespace(x).permute_dims(cuda.empty((b, t, h, d), like=x), (0, 2, 1, 3))
+        cuda.launch_for_rows(
+            SOURCE, "rotate", x.dtype, b * h * t, d,
+            x, *_strides(x), *angles, *_strides(angles[0]), y, *_strides(y),
+            direction, int(interleaved), half, b * h * t, h, t, d,
+        )  # fmt: skip
+        return y if y.shape == shape else namespace(y).reshape(y, shape)
+
+    return rotated(x, 1), lambda dy: (rotated(dy, -1),)
+
+
+def _strides(x: Array) -> tuple[int, int, int]:
+    """Those along B, H and T, in entries."""
+    b, h, t, _ = x.strides
+    return b // x.itemsize, h // x.itemsize, t // x.itemsize

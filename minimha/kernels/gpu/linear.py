@@ -1,0 +1,114 @@
+"""Several linear maps of one input on a GPU: one product with their matrices side by side.
+
+    [y₁ y₂ …] = x [w₁ w₂ …] + [b₁ b₂ …]
+    dx = [dy₁ dy₂ …] [w₁ w₂ …]ᵀ,   [dw₁ dw₂ …] = xᵀ [dy₁ dy₂ …],   [db₁ db₂ …] = Σ [dy₁ dy₂ …]
+
+One large product is faster than several small ones and their sum. A kernel puts arrays side by
+side, or takes them apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd import backend, half
+from minimha_autograd.backend import Array, namespace
+
+from ...functional.implementations import register
+from . import cuda
+
+SOURCE = Path(__file__).with_suffix(".cu")
+_MOST = 4
+"""The most maps, as in the source."""
+_PARTS = np.dtype([("part", np.int64, (_MOST,)), ("columns", np.int64, (_MOST,))])
+
+
+@register("linear_maps", library="cupy")
+def linear_maps(
+    x: Array, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
+) -> Any:
+    """As `functional.linear_maps`, for several maps, all of them with a bias or none."""
+    count = len(ws)
+    if not 1 < count <= _MOST or not cuda.are_reals(x, *ws) or x.ndim < 2:
+        return None
+    if any(w.ndim != 2 or not w.size or w.shape[0] != x.shape[-1] for w in ws):
+        return None
+    biases = [b for b in bs if b is not None]
+    if len(biases) not in (0, count) or not cuda.are_reals(x, *biases):
+        return None
+    if any(b.shape != w.shape[1:] for b, w in zip(biases, ws, strict=False)):
+        return None
+
+    xp, shape = namespace(x), x.shape
+    n = math.prod(shape[:-1])
+    narrow, widen = half.around_products(x)
+    rows = narrow(xp.reshape(x, (n, shape[-1])))  # (n, M)
+    widths = [w.shape[1] for w in ws]
+    columns = list(pairwise(accumulate(widths, initial=0)))
+
+    w = narrow(side_by_side(ws))
+    y = widen(rows @ w)
+    if biases:
+        y += side_by_side(biases)
+    ys = [xp.reshape(y[:, first:last], (*shape[:-1], last - first)) for first, last in columns]
+
+    wants_x, wants_ws, wants_bs = wanted[0], any(wanted[1 : 1 + count]), any(wanted[1 + count :])
+    saved_rows = rows if wants_ws else None
+    saved_w = w if wants_x else None
+
+    def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
+        given = [dy is not None for dy in dys]
+        parts = [
+            xp.zeros((n, width), dtype=x.dtype, device=x.device)
+            if dy is None
+            else xp.reshape(dy, (n, width))
+            for dy, width in zip(dys, widths, strict=True)
+        ]
+        dy = side_by_side(parts)  # (n, N₁ + N₂ + …)
+        factor = narrow(dy)
+
+        dx = None
+        dws: Sequence[Array | None] = [None] * count
+        dbs: Sequence[Array | None] = [None] * count
+        if saved_w is not None:
+            dx = xp.reshape(widen(factor @ saved_w.mT), shape)
+        if saved_rows is not None:
+            dws = apart(widen(saved_rows.mT @ factor), widths)
+        if wants_bs:
+            dbs = apart(backend.total(dy, 0), widths)
+
+        # A map whose value nobody used has no gradients.
+        dws, dbs = ([d if g else None for d, g in zip(ds, given, strict=True)] for ds in (dws, dbs))
+        return dx, *dws, *dbs
+
+    return ys, pullback
+
+
+def side_by_side(parts: Sequence[Array]) -> Array:
+    """The columns (…, N₁), (…, N₂), … in one array (…, N₁ + N₂ + …)."""
+    width = sum(part.shape[-1] for part in parts)
+    whole = cuda.empty((*parts[0].shape[:-1], width), like=parts[0])
+    _launch([cuda.contiguous(part) for part in parts], whole, apart=False)
+    return whole
+
+
+def apart(whole: Array, widths: Sequence[int]) -> list[Array]:
+    """The inverse, for parts of these widths."""
+    parts = [cuda.empty((*whole.shape[:-1], width), like=whole) for width in widths]
+    _launch(parts, cuda.contiguous(whole), apart=True)
+    return parts
+
+
+def _launch(parts: Sequence[Array], whole: Array, apart: bool) -> None:
+    table = np.zeros(1, _PARTS)
+    table["part"][0, : len(parts)] = [part.data.ptr for part in parts]
+    table["columns"][0, : len(parts)] = [part.shape[-1] for part in parts]
+    cuda.launch_for_entries(
+        SOURCE, "side_by_side", whole, table, whole, int(apart), whole.shape[-1], whole.size
+    )

@@ -1,0 +1,67 @@
+"""Layer normalisation, and RMS normalisation as its case without mean and bias, on a GPU."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from minimha_autograd.backend import Array
+
+from ...functional.implementations import register
+from . import cuda, sums
+
+SOURCE = Path(__file__).with_suffix(".cu")
+_BLOCKS, _ROWS = 2**11, 64
+"""The blocks of the backward, each of which sums the gradients of the weights over its rows: at
+least as many as a GPU runs at a time, and more if a block would have more rows than this."""
+
+
+@register("layer_norm", library="cupy")
+def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5) -> Any:
+    """As `functional.layer_norm`; saves x and two numbers per row."""
+    given = (weight,) if bias is None else (weight, bias)
+    if not cuda.are_reals(x, *given) or any(p.shape != x.shape[-1:] for p in given):
+        return None
+    return _normalise(x, weight, bias, eps, centred=True)
+
+
+@register("rms_norm", library="cupy")
+def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
+    """As `functional.rms_norm`; saves x and two numbers per row."""
+    if not cuda.are_reals(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:
+        return None
+    y, pullback = _normalise(x, weight, None, eps, centred=False)
+    return y, lambda dy: pullback(dy)[:2]
+
+
+def _normalise(x: Array, weight: Array, bias: Array | None, eps: float, centred: bool) -> Any:
+    x, weight = cuda.contiguous(x), cuda.contiguous(weight)
+    given_bias = None if bias is None else cuda.contiguous(bias)
+    rows, width = math.prod(x.shape[:-1]), x.shape[-1]
+    y, statistics = cuda.empty(x.shape, like=x), cuda.empty((rows, 2), like=x)
+    cuda.launch_for_rows(
+        SOURCE, "normalise", x.dtype, rows, width,
+        x, weight, given_bias, y, statistics, float(eps), int(centred), rows, width,
+    )  # fmt: skip
+    has_bias = bias is not None
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        dy, dx = cuda.contiguous(dy), cuda.empty(x.shape, like=x)
+        blocks = max(min(rows, _BLOCKS), -(-rows // _ROWS))
+        dweights, dweight = cuda.empty((blocks, width), like=x), cuda.empty((width,), like=x)
+        dbiases = dbias = None
+        if has_bias:
+            dbiases, dbias = cuda.empty((blocks, width), like=x), cuda.empty((width,), like=x)
+        cuda.launch(
+            SOURCE, "normalise_backward", x.dtype, blocks, cuda.threads_for(width),
+            x, weight, statistics, dy, dx, dweights, dbiases, int(centred), rows, width,
+        )  # fmt: skip
+        tiles = -(-width // sums.COLUMNS)
+        cuda.launch(
+            SOURCE, "normalise_totals", x.dtype, tiles * (1 + has_bias), sums.threads_for(blocks),
+            dweights, dbiases, dweight, dbias, blocks, width,
+        )  # fmt: skip
+        return dx, dweight, dbias
+
+    return y, pullback

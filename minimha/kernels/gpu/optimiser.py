@@ -1,0 +1,104 @@
+"""AdamW and clipping on a GPU: one kernel for up to 64 parameters. Written as operations on arrays,
+AdamW takes 13 kernels for each parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd.backend import Array
+
+from ...functional.implementations import register
+from . import cuda
+
+SOURCE = Path(__file__).with_suffix(".cu")
+_MOST, _SIZE = 64, 4096
+"""As in the source: the most parameters of a kernel, and the entries of a block."""
+_POINTERS = "p", "g", "m", "v", "next"
+_PARAMETER = np.dtype([(name, np.int64) for name in (*_POINTERS, "n", "next_block")])
+_PARAMETERS = np.dtype([("of", _PARAMETER, (_MOST,))])
+
+
+@register("adamw", library="cupy")
+def adamw(
+    parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
+) -> list[tuple[Array, ...]] | None:
+    """The next p, m and v for each (p, g, m, v), as the reference in `nn.optimisers`.
+
+    m and v belong to the optimiser and change in place; p may have been saved by a pullback and
+    does not.
+    """
+    if not _supported(*zip(*parameters, strict=True)):
+        return None
+    ps, gs, ms, vs = ([cuda.contiguous(x) for x in xs] for xs in zip(*parameters, strict=True))
+    news = [cuda.empty(p.shape, like=p) for p in ps]
+    numbers = map(float, (*betas, decay, rate, eps))
+    _launch("adamw", {"p": ps, "g": gs, "m": ms, "v": vs, "next": news}, *numbers)
+    return list(zip(news, ms, vs, strict=True))
+
+
+@register("square_of_norm", library="cupy")
+def square_of_norm(gs: Sequence[Array]) -> Array | None:
+    """The sum of the squares of all entries of all gradients."""
+    if not _supported(gs):
+        return None
+    gs = [cuda.contiguous(g) for g in gs]
+    sums = cuda.empty((sum(map(_blocks, gs)),), like=gs[0])
+    square, done = cuda.empty((), like=gs[0]), 0
+    for some in _in_parts({"g": gs}):
+        blocks = sum(map(_blocks, some["g"]))
+        _launch("squares", some, sums[done : done + blocks])
+        done += blocks
+    cuda.launch(SOURCE, "total", sums.dtype, 1, 1024, sums, square, sums.size)
+    return square
+
+
+@register("clipped", library="cupy")
+def clipped(gs: Sequence[Array], square: Array, largest: float) -> Any:
+    """The norm, and all gradients times min(1, largest / (norm + 1e-6)), from the square."""
+    if not _supported(gs, [square] * len(gs), alike=False):
+        return None
+    gs = [cuda.contiguous(g) for g in gs]
+    news, norm = [cuda.empty(g.shape, like=g) for g in gs], cuda.empty((), like=square)
+    _launch("clip", {"g": gs, "next": news}, square, norm, float(largest))
+    return norm, news
+
+
+def _supported(*lists: Sequence[Array], alike: bool = True) -> bool:
+    """Whether all are arrays that the kernels support, those of each parameter of one shape."""
+    first = lists[0][0]
+    if not cuda.are_reals(first):
+        return False
+    for arrays in zip(*lists, strict=True):
+        if not cuda.are_reals(*arrays, first) or (alike and len({x.shape for x in arrays}) > 1):
+            return False
+    return True
+
+
+def _blocks(x: Array) -> int:
+    return -(-x.size // _SIZE)
+
+
+def _in_parts(arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The arrays of as many parameters as a kernel takes at a time."""
+    count = len(next(iter(arrays.values())))
+    for k in range(0, count, _MOST):
+        yield {name: xs[k : k + _MOST] for name, xs in arrays.items()}
+
+
+def _launch(name: str, arrays: dict[str, Any], *arguments: Any) -> None:
+    """Run a kernel on all parameters, whose arrays are given by their names in the source."""
+    for some in _in_parts(arrays):
+        xs = next(iter(some.values()))
+        table = np.zeros(1, _PARAMETERS)
+        rows = table["of"][0, : len(xs)]
+        rows["n"] = [x.size for x in xs]
+        rows["next_block"] = list(accumulate(map(_blocks, xs)))
+        for field, addresses in some.items():
+            rows[field] = [x.data.ptr for x in addresses]
+        blocks = int(rows["next_block"][-1])
+        cuda.launch(SOURCE, name, xs[0].dtype, blocks, cuda.THREADS, table, *arguments)

@@ -1,0 +1,60 @@
+"""Softmax and cross entropy on a GPU, one row at a time."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from minimha_autograd import backend
+from minimha_autograd.backend import Array, namespace
+
+from ...functional.implementations import register
+from . import cuda
+
+SOURCE = Path(__file__).with_suffix(".cu")
+
+
+@register("softmax", library="cupy")
+def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
+    """As `functional.softmax`, over the last axis and without a mask; saves y."""
+    if mask is not None or not cuda.are_reals(x) or not x.ndim or axis not in (-1, x.ndim - 1):
+        return None
+    x, y = cuda.contiguous(x), cuda.empty(x.shape, like=x)
+    sizes = math.prod(x.shape[:-1]), x.shape[-1]
+    cuda.launch_for_rows(SOURCE, "softmax", x.dtype, *sizes, x, y, *sizes)
+
+    def pullback(dy: Array) -> tuple[Array]:
+        dy, dx = cuda.contiguous(dy), cuda.empty(y.shape, like=y)
+        cuda.launch_for_rows(SOURCE, "softmax_backward", y.dtype, *sizes, y, dy, dx, *sizes)
+        return (dx,)
+
+    return y, pullback
+
+
+@register("cross_entropy", library="cupy")
+def cross_entropy(logits: Array, targets: Array) -> Any:
+    """As `functional.cross_entropy`; saves the logits and two numbers per row."""
+    if not cuda.are_reals(logits) or not logits.ndim or targets.shape != logits.shape[:-1]:
+        return None
+    if type(targets) is not type(logits) or not backend.is_integral(targets):
+        return None
+    xp, x = namespace(logits), cuda.contiguous(logits)
+    classes = cuda.contiguous(xp.astype(targets, xp.int64))  # a copy, which nobody changes
+    rows, width = sizes = math.prod(x.shape[:-1]), x.shape[-1]
+    losses, y = cuda.empty((rows,), like=x), cuda.empty((), like=x)
+    statistics = cuda.empty((rows, 2), like=x)
+    cuda.launch_for_rows(
+        SOURCE, "cross_entropy", x.dtype, *sizes, x, classes, losses, statistics, *sizes
+    )
+    cuda.launch(SOURCE, "mean", x.dtype, 1, 1024, losses, y, rows)
+
+    def pullback(dy: Array) -> tuple[Array, None]:
+        dx = cuda.empty(x.shape, like=x)
+        cuda.launch_for_rows(
+            SOURCE, "cross_entropy_backward", x.dtype, rows, width,
+            x, classes, statistics, dy, dx, rows, width,
+        )  # fmt: skip
+        return dx, None
+
+    return y, pullback
