@@ -26,28 +26,61 @@ errors of 1e-3. Off by default: three products of tf32 give errors of 1e-6."""
 _DRIVER = 13000  # CUDA 13.0
 _log = logging.getLogger("minimha")
 
-WIDEST = 256
-"""The largest D and Dv: a tile holds whole rows."""
+WIDEST = {2: 256, 4: 128, 8: 128}
+"""The largest D and Dv for numbers of so many bytes: a tile holds whole rows."""
+
+
+class TileSizes(NamedTuple):
+    """Queries × keys in a tile of a kernel, for the compute capabilities of some GPUs."""
+
+    hopper: tuple[int, int]  # 9.0 and later
+    optional: tuple[int, int]  # the same with an array as mask, a bias, a softcap or dropout
+    ampere: tuple[int, int]  # 8.x, with and without
+
 
 TILES = {
-    # kernel, bytes of a number, width: queries × keys
-    ("forward", 2, 64): (128, 128),
-    ("forward", 2, 128): (128, 64),
-    ("backward_query", 2, 64): (128, 64),
-    ("backward_query", 2, 128): (128, 64),
-    ("backward_key", 2, 64): (64, 128),
-    ("backward_key", 2, 128): (64, 128),
-    ("forward", 4, 64): (128, 32),
-    ("forward", 4, 128): (64, 32),
-    ("backward_query", 4, 64): (64, 32),
-    ("backward_query", 4, 128): (64, 16),
-    ("backward_key", 4, 64): (16, 64),
-    ("backward_key", 4, 128): (16, 64),
+    # kernel, bytes of a number, width up to
+    ("forward", 2, 64): TileSizes((128, 128), (64, 128), (64, 64)),  # 380 TFLOP/s
+    ("forward", 2, 128): TileSizes((128, 64), (64, 64), (64, 32)),  # 525 TFLOP/s
+    ("forward", 2, 256): TileSizes((64, 32), (64, 16), (32, 32)),
+    ("forward", 4, 64): TileSizes((128, 32), (64, 32), (64, 32)),  # 61 TFLOP/s
+    ("forward", 4, 128): TileSizes((64, 32), (64, 32), (32, 32)),
+    ("backward_query", 2, 64): TileSizes((128, 64), (64, 64), (64, 64)),  # 0.77 ms
+    ("backward_query", 2, 128): TileSizes((128, 64), (64, 64), (64, 32)),  # 1.16 ms
+    ("backward_query", 2, 256): TileSizes((64, 32), (64, 16), (32, 32)),
+    ("backward_query", 4, 64): TileSizes((64, 32), (64, 32), (64, 16)),
+    ("backward_query", 4, 128): TileSizes((64, 16), (64, 16), (32, 32)),
+    ("backward_key", 2, 64): TileSizes((64, 128), (64, 128), (32, 64)),  # 1.18 ms
+    ("backward_key", 2, 128): TileSizes((64, 128), (32, 128), (16, 64)),  # 2.21 ms
+    ("backward_key", 2, 256): TileSizes((32, 64), (32, 64), (16, 32)),
+    ("backward_key", 4, 64): TileSizes((64, 64), (64, 64), (16, 64)),
+    ("backward_key", 4, 128): TileSizes((16, 64), (16, 64), (32, 32)),
 }
+"""The sizes of tiles, chosen by two measurements.
+
+The figures are those of a prototype on an H200, in November 2026: with 64 heads and 4,096 tokens in
+float16, without a mask, and with the 8 warps that the kernels ask for. The kernels were rewritten
+after it, and have not run on a GPU since. The other sizes spill few registers on compute capability
+9.0 or 8.0, according to docs/measured/registers.md.
+"""
 
 
-def tile_sizes(kernel: str, itemsize: int, width: int, optional: bool) -> tuple[int, int]:
-    return TILES.get((kernel, itemsize, max(width, 64)), (16, 16) if itemsize == 8 else (32, 32))
+def tile_sizes(
+    kernel: str, itemsize: int, width: int, optional: bool, capability: int
+) -> tuple[int, int]:
+    """Queries and keys in a tile of a kernel.
+
+    itemsize    bytes of a number
+    width       the larger of D and Dv, rounded up to a power of 2
+    optional    whether there is an array as mask, a bias, a softcap or dropout
+    capability  the compute capability of the GPU, 90 for 9.0
+    """
+    if itemsize == 8:
+        return 16, 16
+    sizes = TILES[kernel, itemsize, max(64, width)]
+    if capability < 90:
+        return sizes.ampere
+    return sizes.optional if optional else sizes.hopper
 
 
 def _up(n: int) -> int:
@@ -61,6 +94,7 @@ class Runner(NamedTuple):
     kernels: Any
     launch: Callable[..., None]  # (stream, grid, kernel, arguments)
     stream: Any
+    capability: int = 90  # the compute capability of the GPU: 90 for 9.0
 
 
 @functools.cache
@@ -78,7 +112,8 @@ def _on_gpu() -> Runner:
 
     from . import tiles
 
-    return Runner(tiles, ct.launch, cupy.cuda.get_current_stream())
+    capability = int(cupy.cuda.Device().compute_capability)
+    return Runner(tiles, ct.launch, cupy.cuda.get_current_stream(), capability)
 
 
 def runner_of(x: Array) -> Runner:
@@ -90,8 +125,9 @@ def obstacle(x: Arguments) -> str | None:
     """The reason why the kernels cannot compute these arguments, or None."""
     if not isinstance(x.query, backend.HostArray) and (why := machine_obstacle()):
         return why
-    if max(x.query.shape[-1], x.value.shape[-1]) > WIDEST:
-        return f"heads are wider than {WIDEST}"
+    widest = WIDEST[x.query.dtype.itemsize]
+    if max(x.query.shape[-1], x.value.shape[-1]) > widest:
+        return f"heads of {x.query.dtype} are wider than {widest}"
     return None
 
 
@@ -236,13 +272,13 @@ class TileArguments(NamedTuple):
         """The constants that all kernels take."""
         return (*self.numbers, self.masked, self.biased, self.dropped, self.counted)
 
-    def tile(self, kernel: str) -> Tile:
-        """The sizes of a kernel's tiles for these arguments."""
+    def tile(self, kernel: str, capability: int) -> Tile:
+        """The sizes of a kernel's tiles for these arguments on a GPU."""
         t, d = self.query.shape[-2:]
         s, dv = self.value.shape[-2:]
         width = max(_up(d), _up(dv))
         optional = self.masked or self.biased or self.dropped or self.numbers[1] > 0
-        m, n = tile_sizes(kernel, self.query.dtype.itemsize, width, optional)
+        m, n = tile_sizes(kernel, self.query.dtype.itemsize, width, optional, capability)
         tf32 = TF32 and self.query.dtype.itemsize == 4
         return Tile(tf32, min(m, _up(t)), min(n, _up(s)), _up(d), _up(dv))
 
@@ -262,13 +298,13 @@ laid_out = TileArguments.of
 
 def forward(x: TileArguments, runner: Runner | None = None) -> tuple[Array, Array]:
     """The output, in the shape of the query, and lse (B, H, T)."""
-    kernels, launch, stream = runner or runner_of(x.query)
+    kernels, launch, stream, capability = runner or runner_of(x.query)
     b, h, t = x.query.shape[:3]
     dv = x.value.shape[-1]
     out = _empty(x, (b, h, t, dv))
     lse = _empty(x, (b, h, t), wide=True)
 
-    tile = x.tile("forward")
+    tile = x.tile("forward", capability)
     launch(
         stream, (-(-t // tile.M), h, b), kernels.forward,
         (*x.arrays, x.sink, out, lse, *x.constants, x.sunk, *tile),
@@ -286,7 +322,7 @@ def backward(
     runner: Runner | None = None,
 ) -> tuple[Array | None, ...]:
     """The gradients of the seven inputs of attention."""
-    kernels, launch, stream = runner or runner_of(x.query)
+    kernels, launch, stream, capability = runner or runner_of(x.query)
     xp = namespace(out)
     b, h, t = x.query.shape[:3]
     g, s = x.key.shape[1:3]
@@ -306,13 +342,13 @@ def backward(
     if wants_bias:  # zeros, since the kernel stores only the tiles that it visits
         dbias = xp.zeros((b, h, t, s), dtype=out.dtype, device=out.device)
 
-    tile = x.tile("backward_query")
+    tile = x.tile("backward_query", capability)
     launch(
         stream, (-(-t // tile.M), h, b), kernels.backward_query,
         (*x.arrays, out, lse, dout, dlse_of_rows, delta, spoils, dquery, dbias,
          *x.constants, wants_bias, dlse is not None, *tile),
     )  # fmt: skip
-    tile = x.tile("backward_key")
+    tile = x.tile("backward_key", capability)
     seeing = x.intervals.seeing(tile.M, tile.N)
     launch(
         stream, (-(-s // tile.N), g, b), kernels.backward_key,

@@ -272,8 +272,11 @@ def backward_query(
     has_dlse: Const[bool],
     tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
-    """dq and, if wanted, dbias of M queries; and for `backward_key` delta = Σ dout · out − dlse, and
-    spoils, which is NaN where dout is not finite and else 0."""
+    """dq and, if wanted, dbias of M queries.
+
+    For `backward_key` also delta = Σ dout · out − dlse, and spoils, which is NaN where dout is not
+    finite and else 0.
+    """
     i = ct.num_blocks(0) - 1 - ct.bid(0)
     h = ct.bid(1)
     b = ct.bid(2)
