@@ -185,7 +185,7 @@ def _arguments(dtype: str, sizes: Sizes, options: Options) -> Arguments:
         bias=pairs.astype(number) if options.bias else None,
         sink=np.zeros(h, number) if options.sink else None,
         softcap=2.0 if options.softcap else None,
-        mask=masks.dense(with_gaps) if options.mask else masks.causal(align="last"),
+        mask=masks.dense(with_gaps) if options.mask else masks.causal(align="bottom-right"),
         keep=keep,
         p=0.5 if options.keep else 0.0,
     )  # fmt: skip

@@ -94,7 +94,6 @@ class Runner(NamedTuple):
     kernels: Any
     launch: Callable[..., None]  # (stream, grid, kernel, arguments)
     stream: Any
-    capability: int = 90  # the compute capability of the GPU: 90 for 9.0
 
 
 @functools.cache
@@ -112,13 +111,17 @@ def _on_gpu() -> Runner:
 
     from . import tiles
 
-    capability = int(cupy.cuda.Device().compute_capability)
-    return Runner(tiles, ct.launch, cupy.cuda.get_current_stream(), capability)
+    return Runner(tiles, ct.launch, cupy.cuda.get_current_stream())
 
 
 def runner_of(x: Array) -> Runner:
     """What runs the kernels for this array."""
     return on_numpy() if isinstance(x, backend.HostArray) else _on_gpu()
+
+
+def capability_of(x: Array) -> int:
+    """The compute capability of an array's GPU, 90 for 9.0; NumPy's stand-in counts as Hopper."""
+    return 90 if isinstance(x, backend.HostArray) else int(x.device.compute_capability)
 
 
 def obstacle(x: Arguments) -> str | None:
@@ -272,12 +275,13 @@ class TileArguments(NamedTuple):
         """The constants that all kernels take."""
         return (*self.numbers, self.masked, self.biased, self.dropped, self.counted)
 
-    def tile(self, kernel: str, capability: int) -> Tile:
-        """The sizes of a kernel's tiles for these arguments on a GPU."""
+    def tile(self, kernel: str) -> Tile:
+        """The sizes of a kernel's tiles for these arguments, on the GPU of the query."""
         t, d = self.query.shape[-2:]
         s, dv = self.value.shape[-2:]
         width = max(_up(d), _up(dv))
         optional = self.masked or self.biased or self.dropped or self.numbers[1] > 0
+        capability = capability_of(self.query)
         m, n = tile_sizes(kernel, self.query.dtype.itemsize, width, optional, capability)
         tf32 = TF32 and self.query.dtype.itemsize == 4
         return Tile(tf32, min(m, _up(t)), min(n, _up(s)), _up(d), _up(dv))
@@ -298,13 +302,13 @@ laid_out = TileArguments.of
 
 def forward(x: TileArguments, runner: Runner | None = None) -> tuple[Array, Array]:
     """The output, in the shape of the query, and lse (B, H, T)."""
-    kernels, launch, stream, capability = runner or runner_of(x.query)
+    kernels, launch, stream = runner or runner_of(x.query)
     b, h, t = x.query.shape[:3]
     dv = x.value.shape[-1]
     out = _empty(x, (b, h, t, dv))
     lse = _empty(x, (b, h, t), wide=True)
 
-    tile = x.tile("forward", capability)
+    tile = x.tile("forward")
     launch(
         stream, (-(-t // tile.M), h, b), kernels.forward,
         (*x.arrays, x.sink, out, lse, *x.constants, x.sunk, *tile),
@@ -322,7 +326,7 @@ def backward(
     runner: Runner | None = None,
 ) -> tuple[Array | None, ...]:
     """The gradients of the seven inputs of attention."""
-    kernels, launch, stream, capability = runner or runner_of(x.query)
+    kernels, launch, stream = runner or runner_of(x.query)
     xp = namespace(out)
     b, h, t = x.query.shape[:3]
     g, s = x.key.shape[1:3]
@@ -342,13 +346,13 @@ def backward(
     if wants_bias:  # zeros, since the kernel stores only the tiles that it visits
         dbias = xp.zeros((b, h, t, s), dtype=out.dtype, device=out.device)
 
-    tile = x.tile("backward_query", capability)
+    tile = x.tile("backward_query")
     launch(
         stream, (-(-t // tile.M), h, b), kernels.backward_query,
         (*x.arrays, out, lse, dout, dlse_of_rows, delta, spoils, dquery, dbias,
          *x.constants, wants_bias, dlse is not None, *tile),
     )  # fmt: skip
-    tile = x.tile("backward_key", capability)
+    tile = x.tile("backward_key")
     seeing = x.intervals.seeing(tile.M, tile.N)
     launch(
         stream, (-(-s // tile.N), g, b), kernels.backward_key,
