@@ -277,14 +277,14 @@ class TileArguments(NamedTuple):
 
     def tile(self, kernel: str) -> Tile:
         """The sizes of a kernel's tiles for these arguments, on the GPU of the query."""
-        t, d = self.query.shape[-2:]
-        s, dv = self.value.shape[-2:]
+        d = self.query.shape[-1]
+        dv = self.value.shape[-1]
         width = max(_up(d), _up(dv))
         optional = self.masked or self.biased or self.dropped or self.numbers[1] > 0
         capability = capability_of(self.query)
         m, n = tile_sizes(kernel, self.query.dtype.itemsize, width, optional, capability)
         tf32 = TF32 and self.query.dtype.itemsize == 4
-        return Tile(tf32, min(m, _up(t)), min(n, _up(s)), _up(d), _up(dv))
+        return Tile(tf32, m, n, _up(d), _up(dv))
 
 
 class Tile(NamedTuple):
