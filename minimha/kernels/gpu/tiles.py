@@ -306,7 +306,7 @@ def backward_query(
             j = number(tiles, edge, n)
             place = (b, h, i, j)
             key = rows(k, b, g, j, N, D)
-            raw = product(query, ct.transpose(key), zero, tf32)
+            raw = product(query, columns(k, b, g, j, N, D), zero, tf32)
             added = biases(bias, biased, place, (M, N), False, lse.dtype)
             scores, slope = scores_of(raw, scale, softcap, added, biased)
             dp = product(dresult, columns(v, b, g, j, N, V), zero, tf32)
