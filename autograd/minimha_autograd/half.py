@@ -9,11 +9,20 @@ Some operations are *native*: their functions receive the 16-bit arrays themselv
 `always`, `alike` and `on_device` say when. Their pullbacks do not round: they only move entries of
 the cotangent or change signs, or they return float32. Only products of matrices on a device round
 each part of a gradient.
+
+*Mixed precision* is the opposite: the arrays are float32, and inside `bfloat16_products` only the
+products of matrices use 16 bits, since there a GPU gains most. Their factors are rounded, and the
+products are float32 again; sums, norms and losses do not change.
+Source: Micikevicius et al., "Mixed Precision Training" (2018), and Kalamkar et al., "A Study of
+BFLOAT16 for Deep Learning Training" (2019).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from . import backend
@@ -83,3 +92,51 @@ def on_device(*arrays: Array) -> bool:
     """Native on a device: a GPU multiplies 16-bit matrices several times faster than float32 ones,
     and adds up the products in float32."""
     return not any(backend.is_array(x) and backend.on_host(x) for x in arrays)
+
+
+_rounds_products = ContextVar("bfloat16_products", default=False)
+"""Whether a `bfloat16_products` block is open."""
+
+
+@contextlib.contextmanager
+def bfloat16_products() -> Iterator[None]:
+    """Within the `with` block, products of float32 matrices on a device round their factors to
+    bfloat16, and so do the pullbacks of these products, wherever they are called.
+
+    Raises ImportError without ml_dtypes, which defines bfloat16.
+    """
+    importlib.import_module("ml_dtypes")
+    token = _rounds_products.set(True)
+    try:
+        yield
+    finally:
+        _rounds_products.reset(token)
+
+
+def rounds_factors(x: Array) -> bool:
+    """Whether a product with the factor x rounds its factors to bfloat16."""
+    return _rounds_products.get() and not backend.on_host(x) and x.dtype == namespace(x).float32
+
+
+def around_products(x: Array) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """What to apply to the factors of a product with the factor x, and to the product: outside
+    `bfloat16_products`, nothing."""
+    return (in_bfloat16, widened) if rounds_factors(x) else (unchanged, unchanged)
+
+
+def in_bfloat16(x: Any) -> Any:
+    """An array of float32 rounded to bfloat16; anything else unchanged."""
+    return rounded(x, backend.dtype(namespace(x), "bfloat16")) if backend.is_array(x) else x
+
+
+def unchanged(x: Any) -> Any:
+    return x
+
+
+def with_bfloat16(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Callable[..., Any]]:
+    """The value and the pullback of a function of float32 arrays that consists of products: it
+    receives these arrays and the cotangents as bfloat16. The values and the gradients are float32.
+    """
+    value, pullback = function(*map(in_bfloat16, arrays))
+    value = tuple(map(widened, value)) if type(value) is tuple else widened(value)
+    return value, lambda *dys: tuple(map(widened, pullback(*map(in_bfloat16, dys))))

@@ -100,7 +100,14 @@ def scaled_dot_product_attention(
         query, key, value, mask, bias, sink, scale, softcap, dropout=dropout, rng=rng, keep=keep,
         return_weights=return_weights, return_lse=return_lse,
     )  # fmt: skip
-    values, pullback = computed(choose(implementation, x), x, (*wanted[:3], *wanted[4:]))
+    by = choose(implementation, x)
+    seven = (*wanted[:3], *wanted[4:])
+    if _rounds_factors(by, x):
+        values, pullback = half.with_bfloat16(
+            lambda *inputs: by.function(Arguments._make((*inputs, *x[7:])), seven), *x.inputs
+        )
+    else:
+        values, pullback = computed(by, x, seven)
     out, weights, lse = values
     pull_dropped: Any = None
     if return_weights == "dropped":
@@ -117,6 +124,15 @@ def scaled_dot_product_attention(
 
     result = tuple(itertools.compress((out, weights, lse), asked))
     return result if len(result) > 1 else out, pull
+
+
+def _rounds_factors(by: Implementation, x: Arguments) -> bool:
+    """Whether Q, K and V are rounded to bfloat16: inside `half.bfloat16_products`, for kernels that
+    multiply 16-bit numbers. Not beside arrays or results that would be rounded as well, although
+    they are no factors of a product."""
+    others = x.bias, x.sink, *filter(backend.is_array, (x.scale, x.softcap))
+    alone = all(other is None for other in others) and not (x.return_weights or x.return_lse)
+    return half.rounds_factors(x.query) and by.native(x.query) and alone
 
 
 def computed(

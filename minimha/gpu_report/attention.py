@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,78 +16,94 @@ from minimha_autograd import Tensor, backend
 
 from .. import masks
 from ..attention import explain_dispatch, implementation, scaled_dot_product_attention
+from ..kernels.attention import forget_failures
 from . import measuring
-from .measuring import Prepared, Row, Sizes, failure_noted
+from .measuring import AnotherRunsError, Prepared, Row, Sizes, failure_noted
 
 DTYPES = "float32", "float16", "bfloat16"
 RUNGS = "reference", "fused", "tiled"
-TORCH = {"torch": None, "torch cuDNN": "CUDNN_ATTENTION", "torch math": "MATH"}
-"""PyTorch's attention with the backend that it chooses itself, and with two others."""
+TORCH = {
+    "torch": None,
+    "torch cuDNN": "CUDNN_ATTENTION",
+    "torch FlashAttention": "FLASH_ATTENTION",
+    "torch math": "MATH",
+}
+"""PyTorch's attention with the backend that it chooses itself, and with three others."""
 WAYS = {"forward": 1.0, "forward, backward": 3.5}
 """What is timed, and how many times the operations of a forward it takes."""
 MASKS = {"none": None, "causal": masks.causal()}
-D = 64
 
 
 def implementations(sizes: Sizes) -> Iterator[Row]:
     """What runs when an implementation is requested, the seconds of the call, and the largest error
     of the output and of each gradient, relative to the largest entry."""
-    for name, dtype, mask in itertools.product((*RUNGS, "auto"), DTYPES, MASKS):
-        row: Row = {"implementation": name, "dtype": dtype, "mask": mask}
-        with failure_noted(row):
-            q, k, v, dout = on_device(4, 2, sizes.length, dtype)
-            start = time.perf_counter()
-            found = list(map(backend.to_numpy, attend(name, (q, k, v), mask, dout)))
-            row["call, s"] = time.perf_counter() - start
-            row["runs"] = running(name, q, k, v)
-            exact = [backend.to_numpy(x).astype(np.float64) for x in (q, k, v, dout)]
-            out, pull = scaled_dot_product_attention.with_pullback(*exact[:3], MASKS[mask])
-            right = out, *pull(exact[3])[:3]
-            for what, x, y in zip(("out", "dq", "dk", "dv"), found, right, strict=True):
-                row[what] = float(np.abs(x.astype(np.float64) - y).max() / np.abs(y).max())
-        yield row
+    for width, name, dtype in itertools.product(sizes.widths, (*RUNGS, "auto"), DTYPES):
+        forget_failures()  # a kernel that fails for one dtype or width may run for another
+        for mask, hidden in MASKS.items():
+            row: Row = {"implementation": name, "dtype": dtype, "D": width, "mask": mask}
+            with failure_noted(row):
+                q, k, v, dout = on_device(4, 2, sizes.length, width, dtype)
+                start = time.perf_counter()
+                runs = None
+                while runs != (chosen := running(name, q, k, v)):
+                    # If an implementation fails in a call, others compute the rest of that call.
+                    runs = chosen
+                    found = list(map(backend.to_numpy, attend(name, (q, k, v), mask, dout)))
+                row |= {"call, s": time.perf_counter() - start, "runs": runs}
+
+                exact = [backend.to_numpy(x).astype(np.float64) for x in (q, k, v, dout)]
+                out, pull = scaled_dot_product_attention.with_pullback(*exact[:3], hidden)
+                right = out, *pull(exact[3])[:3]
+                for what, x, y in zip(("out", "dq", "dk", "dv"), found, right, strict=True):
+                    row[what] = float(np.abs(x.astype(np.float64) - y).max() / np.abs(y).max())
+            yield row
 
 
 def times(sizes: Sizes) -> Iterator[Row]:
     """Time, speed and memory of the forward alone, and of forward and backward."""
     names = "reference", "fused", *TORCH, "tiled"  # what may crash comes last
-    for name, dtype, n, mask, way in itertools.product(names, DTYPES, sizes.lengths, MASKS, WAYS):
-        row: Row = {"pass": way, "dtype": dtype, "T": n, "mask": mask, "implementation": name}
-        work = WAYS[way] * 4 * sizes.batch_heads * n * n * D / (1 if mask == "none" else 2)
-        with failure_noted(row):
-            prepare = by_torch if name in TORCH else by_minimha
-            run, memory = prepare(name, sizes.batch_heads, n, dtype, mask, way != "forward")
-            ms = measuring.milliseconds(run)
-            row |= {"ms": ms, "TFLOP/s": work / ms / 1e9, "MiB": memory() / 2**20}
-        yield row
+    for name, dtype, width in itertools.product(names, DTYPES, sizes.widths):
+        forget_failures()  # a kernel that fails for one dtype or width may run for another
+        for way, n, mask in itertools.product(WAYS, sizes.lengths, MASKS):
+            row: Row = {"pass": way, "dtype": dtype, "D": width, "T": n, "mask": mask}
+            row["implementation"] = name
+            pairs = n * n / (1 if mask == "none" else 2)
+            work = WAYS[way] * 4 * sizes.batch_heads * pairs * width
+            with failure_noted(row):
+                prepare = by_torch if name in TORCH else by_minimha
+                inputs = sizes.batch_heads, n, width, dtype
+                run, memory = prepare(name, *inputs, mask, way != "forward")
+                ms = measuring.milliseconds(run).gpu
+                row |= {"ms": ms, "TFLOP/s": work / ms / 1e9, "MiB": memory() / 2**20}
+            yield row
 
 
-@functools.lru_cache(maxsize=2)
-def numbers(h: int, g: int, n: int) -> list[np.ndarray]:
+@functools.cache  # 2.5 GB on the host for all sizes, but they take seconds to draw
+def numbers(h: int, g: int, n: int, width: int) -> list[np.ndarray]:
     """Normal numbers for q, k, v and dout, on the host: (1, H or G, N, D)."""
     rng = np.random.default_rng(0)
-    return [rng.standard_normal((1, x, n, D), dtype=np.float32) for x in (h, g, g, h)]
+    return [rng.standard_normal((1, x, n, width), dtype=np.float32) for x in (h, g, g, h)]
 
 
-@functools.lru_cache(maxsize=1)
-def rounded(h: int, g: int, n: int, dtype: str) -> list[np.ndarray]:
+@functools.cache
+def rounded(h: int, g: int, n: int, width: int, dtype: str) -> list[np.ndarray]:
     """The same in a dtype. Raises ImportError for bfloat16 without ml_dtypes."""
     if dtype == "bfloat16":
         import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy
-    return [x.astype(dtype) for x in numbers(h, g, n)]
+    return [x.astype(dtype, copy=False) for x in numbers(h, g, n, width)]
 
 
-def on_device(h: int, g: int, n: int, dtype: str) -> list[Any]:
+def on_device(h: int, g: int, n: int, width: int, dtype: str) -> list[Any]:
     """The same on the GPU."""
-    return [backend.library("cupy").asarray(x) for x in rounded(h, g, n, dtype)]
+    return [backend.library("cupy").asarray(x) for x in rounded(h, g, n, width, dtype)]
 
 
 def running(name: str, q: Any, k: Any, v: Any) -> str:
-    """The implementation that runs if this one is requested. Raises RuntimeError, with the reason,
-    if another one takes over."""
+    """The implementation that runs if this one is requested. Raises AnotherRunsError, with the
+    reason, if another one takes over."""
     chosen = explain_dispatch(q, k, v, implementation=name)
     if name not in ("auto", chosen.implementation):
-        raise RuntimeError(chosen.reasons[name])
+        raise AnotherRunsError(chosen.reasons[name])
     return chosen.implementation
 
 
@@ -100,9 +117,11 @@ def attend(name: str, inputs: Sequence[Any], mask: str, dout: Any) -> list[Any]:
     return [out.data, *(x.grad for x in tensors)]
 
 
-def by_minimha(name: str, h: int, n: int, dtype: str, mask: str, backward: bool) -> Prepared:
+def by_minimha(
+    name: str, h: int, n: int, width: int, dtype: str, mask: str, backward: bool
+) -> Prepared:
     pool = measuring.empty_pool()
-    q, k, v, dout = on_device(h, h, n, dtype)
+    q, k, v, dout = on_device(h, h, n, width, dtype)
     running(name, q, k, v)
 
     def memory() -> float:
@@ -112,12 +131,14 @@ def by_minimha(name: str, h: int, n: int, dtype: str, mask: str, backward: bool)
     return lambda: attend(name, (q, k, v), mask, dout if backward else None), memory
 
 
-def by_torch(name: str, h: int, n: int, dtype: str, mask: str, backward: bool) -> Prepared:
+def by_torch(
+    name: str, h: int, n: int, width: int, dtype: str, mask: str, backward: bool
+) -> Prepared:
     torch = measuring.torch_without_tf32()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     place = {"device": measuring.TORCH_DEVICE, "dtype": getattr(torch, dtype)}
-    q, k, v, dout = (torch.as_tensor(x).to(**place) for x in numbers(h, h, n))
+    q, k, v, dout = (torch.as_tensor(x).to(**place) for x in numbers(h, h, n, width))
     leaves = [x.requires_grad_(backward) for x in (q, k, v)]
     kind = TORCH[name]
 
@@ -129,4 +150,19 @@ def by_torch(name: str, h: int, n: int, dtype: str, mask: str, backward: bool) -
         if backward:
             torch.autograd.grad(out, leaves, dout)
 
+    with refusals_explained():
+        run()
     return run, torch.cuda.max_memory_allocated
+
+
+@contextlib.contextmanager
+def refusals_explained() -> Iterator[None]:
+    """Add PyTorch's warnings to its error "No available kernel": they say why a backend refuses."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        except RuntimeError as error:
+            texts = [str(warning.message).partition(" (Triggered")[0] for warning in caught]
+            why = [x for x in texts if not x.endswith(("because:", "runtime disabled."))]
+            raise RuntimeError(" ".join([str(error), *why])) from error

@@ -1,4 +1,5 @@
-"""What the parts of the report share: sizes, times by CUDA events, and tables in Markdown."""
+"""What the parts of the report share: sizes, times by CUDA events, which implementation ran, and
+tables in Markdown."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from ..attention import IMPLEMENTATIONS, Arguments, explain_dispatch, implementation
+from ..kernels.attention import why_it_failed
 
 Row = dict[str, Any]
 """A measurement: its values by the names of their columns."""
@@ -18,28 +22,62 @@ TORCH_DEVICE = "cuda"
 
 
 class Sizes(NamedTuple):
-    """T = S for the errors, T = S and B·H for the times, and a GPT trained for some steps."""
+    """T = S for the errors, T = S and B·H for the times, D for both; a GPT that is trained for some
+    steps, and the most tokens that it generates."""
 
     length: int = 200
     lengths: tuple[int, ...] = (1024, 4096)
     batch_heads: int = 64
+    widths: tuple[int, ...] = (64, 128)
     layers: int = 6
     width: int = 384
     context: int = 256
     batch: int = 64
     steps: int = 20
+    tokens: int = 128
 
 
-QUICK = Sizes(200, (256,), 4, 2, 64, 32, 4, 3)
+QUICK = Sizes(
+    lengths=(256,), batch_heads=4, layers=2, width=64, context=32, batch=4, steps=3, tokens=16
+)
 
 
-def milliseconds(run: Callable[[], Any], repeats: int | None = None) -> float:
-    """The median time of run on the GPU, by default of as many repeats as fit into 0.12 s, at most
-    30. Two runs beforehand do not count: they compile, and fill the pool of memory."""
+class Milliseconds(NamedTuple):
+    """How long the GPU computes, and how long the host takes to launch it."""
+
+    gpu: float
+    host: float
+
+
+def milliseconds(run: Callable[[], Any], repeats: int | None = None) -> Milliseconds:
+    """The median times of run, by default of as many repeats as fit into 0.12 s, at most 30. Two
+    runs beforehand do not count: they compile, and fill the pool of memory."""
     from cupyx.profiler import benchmark
 
     limits = {"n_repeat": 30, "max_duration": 0.12} if repeats is None else {"n_repeat": repeats}
-    return 1e3 * float(np.median(benchmark(run, n_warmup=2, **limits).gpu_times))
+    found = benchmark(run, n_warmup=2, **limits)
+    return Milliseconds(
+        gpu=1e3 * float(np.median(found.gpu_times)), host=1e3 * float(np.median(found.cpu_times))
+    )
+
+
+def attention_of(run: Callable[[], Any]) -> str:
+    """The names of the implementations of attention that "auto" chooses while `run` runs.
+
+    Call run before, so that an implementation that fails on this machine has failed already: "auto"
+    then no longer chooses it.
+    """
+    names: dict[str, None] = {}  # a set that keeps the order
+
+    def noted(x: Arguments, wanted: tuple[bool, ...]) -> Any:
+        with implementation("auto"):
+            chosen = explain_dispatch(x.query, x.key, x.value, x.mask).implementation
+        names[chosen] = None
+        return IMPLEMENTATIONS[chosen].function(x, wanted)
+
+    with implementation(noted):
+        run()
+    return ", ".join(names)
 
 
 def empty_pool() -> Any:
@@ -65,13 +103,28 @@ def torch_without_tf32() -> Any:
     return torch
 
 
+class AnotherRunsError(Exception):
+    """Another implementation runs than the one that was requested; the message says why."""
+
+
 @contextlib.contextmanager
 def failure_noted(row: Row) -> Iterator[None]:
     """Note an error in the row, in one line, instead of raising it."""
     try:
         yield
     except Exception as error:
-        row["failed"] = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
+        row["failed"] = in_one_line(error)
+
+
+def in_one_line(error: Exception) -> str:
+    """The beginning of an error, which says so if a kernel could not be compiled."""
+    line = why_it_failed(error).removeprefix("it failed: ")
+    if isinstance(error, AnotherRunsError):
+        line = str(error)
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
+
+
+_LONGEST = 240
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -97,5 +150,12 @@ def side_by_side(rows: Sequence[Row], by: str, show: str) -> list[Row]:
 
 
 def _cell(value: Any) -> str:
-    text = f"{value:.3g}" if isinstance(value, float) else str(value)
+    text = str(value)
+    if isinstance(value, float):
+        text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if len(text) > _WIDEST:  # kernels made from templates have names of a thousand characters
+        text = f"{text[:_WIDEST]}…"
     return text.replace("|", "\\|")
+
+
+_WIDEST = 90

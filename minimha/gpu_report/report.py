@@ -1,4 +1,5 @@
-"""The command `minimha gpu-report`. Not yet run on a GPU: tests run it on a stand-in for CuPy.
+"""The command `minimha gpu-report`. As it is now, it has only run on a stand-in for CuPy; a version
+without the parts "kernels" and "generation" has run on a GPU.
 
 Each part of the report runs in a process of its own and prints its rows as it measures them: a
 kernel that hangs, or an error after which CUDA refuses everything, costs the rest of one part only.
@@ -11,7 +12,9 @@ import datetime
 import importlib.metadata
 import importlib.util
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -24,11 +27,16 @@ from typing import Any, NamedTuple
 from minimha_autograd import backend
 
 from .attention import implementations, times
+from .generation import generation
 from .measuring import QUICK, Row, Sizes, markdown, side_by_side
-from .training_step import training_step
+from .training_step import kernels, training_step
 
 LAST_START, END = 420, 470
 """Seconds after which no part begins, and after which the last one is stopped."""
+
+PACKAGES = (
+    "minimha", "numpy", "array-api-compat", "cuda-tile", "nvidia-cuda-tileiras", "torch",
+)  # fmt: skip
 
 
 def machine(_: Sizes) -> Iterator[Row]:
@@ -50,10 +58,13 @@ def machine(_: Sizes) -> Iterator[Row]:
         "Python": sys.version.partition(" ")[0],
         "CuPy": cupy.__version__,
     }
-    for name in ("minimha", "numpy", "array-api-compat", "cuda-tile", "torch"):
+    for name in PACKAGES:
         values[name] = "not installed"
         with suppress(importlib.metadata.PackageNotFoundError):
             values[name] = importlib.metadata.version(name)
+    values["tileiras on the PATH"] = shutil.which("tileiras") or "none"
+    for name in ("CUDA_HOME", "CUDA_PATH"):  # where that tileiras looks for other programs
+        values[name] = os.environ.get(name, "not set")
     yield from ({"what": name, "value": value} for name, value in values.items())
 
 
@@ -69,25 +80,39 @@ class Part(NamedTuple):
 
 PARTS = {
     "machine": Part("The machine", machine, 60),
-    "implementations": Part(
-        "Which implementations run, and their errors", implementations, 210,
-        "The first call without a mask compiles the kernels, forward and backward. Errors are the "
-        "largest of the output and of each gradient, against float64 and relative to its largest "
-        "entry. H = 4, G = 2, T = S = 200, D = 64; the inputs are rounded to the dtype before.",
-    ),
-    "times": Part(
-        "Times of attention", times, 180,
-        "Medians of CUDA events; H = G, D = 64. A forward takes 4·B·H·T·S·D operations, forward "
-        "and backward 3.5 times as many, with a causal mask half as many. TF32 is off in PyTorch "
-        "and, unless MINIMHA_TF32 is set, in minimha. torch is its scaled_dot_product_attention, "
-        "with the backend that it chooses, with cuDNN's, and with its math backend. MiB is the "
-        "memory in use at the peak, inputs included.",
-        ("ms", "TFLOP/s", "MiB"),
-    ),
     "training-step": Part(
         "A training step", training_step, 60,
         "Forward, loss, backward and AdamW of a GPT in float32, with TF32 off and from the same "
-        "weights; PyTorch runs eagerly, with its TransformerEncoderLayer and a fused AdamW.",
+        "weights; with \"bfloat16\", only products are in bfloat16 (in PyTorch by autocast). "
+        "PyTorch runs eagerly, with its TransformerEncoderLayer and a fused AdamW. "
+        "\"host\" is the time in which the CPU launches a step, \"attention\" what computed it.",
+    ),
+    "kernels": Part(
+        "The kernels of a training step", kernels, 60,
+        "Of the same steps, by PyTorch's profiler, which gets the kernels of all libraries from "
+        "NVIDIA's CUPTI. Without PyTorch this part is empty.",
+    ),
+    "generation": Part(
+        "Generation", generation, 80,
+        "The same GPT continues one token, with a cache, and always takes the likeliest token: on "
+        "the GPU with CuPy, and on the CPU of the same machine with NumPy.",
+    ),
+    "implementations": Part(
+        "Which implementations run, and their errors", implementations, 180,
+        "The first call without a mask compiles the kernels, forward and backward. Errors are the "
+        "largest of the output and of each gradient, against float64 and relative to its largest "
+        "entry. H = 4, G = 2, T = S = 200; the inputs are rounded to the dtype before.",
+    ),
+    "times": Part(
+        "Times of attention", times, 210,
+        "Medians of CUDA events; H = G. A forward takes 4·B·H·T·S·D operations, forward and "
+        "backward 3.5 times as many, with a causal mask half as many. TF32 is off in PyTorch and, "
+        "unless MINIMHA_TF32 is set, in minimha. torch is its scaled_dot_product_attention, with "
+        "the backend that it chooses, with cuDNN, with FlashAttention, and with its math backend. "
+        "MiB is the memory in use at the peak, inputs included. A cell says \"failed\" if a kernel "
+        "does not compile or run, or if another implementation takes over; the reasons are below "
+        "the tables.",
+        ("ms", "TFLOP/s", "MiB"),
     ),
     "tests": Part(
         "The tests on CuPy", None, END, "`pytest --array-backend cupy -k cupy` in a clone."
@@ -189,7 +214,8 @@ def _tests(seconds: float) -> tuple[list[Row], list[str]]:
     return rows, [*failures[:40], *(x for x in problems if not x.startswith("exit code 1:"))]
 
 
-_LABELS = "library", "implementation", "dtype"
+_LABELS = {"library": "{}", "implementation": "{}", "dtype": "{}", "D": "D = {}"}
+"""The columns that a list of failures names."""
 
 
 def _write(parts: list[dict[str, Any]], folder: Path) -> list[Path]:
@@ -208,7 +234,8 @@ def _write(parts: list[dict[str, Any]], folder: Path) -> list[Path]:
         if good and not shown:
             text.append(markdown(good))
         failures = [
-            ", ".join(row[name] for name in _LABELS if name in row) + f": {row['failed']}"
+            ", ".join(text.format(row[name]) for name, text in _LABELS.items() if name in row)
+            + f": {row['failed']}"
             for row in part["rows"]
             if "failed" in row
         ]

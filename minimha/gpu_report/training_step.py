@@ -1,13 +1,20 @@
-"""A training step of a GPT in minimha and in PyTorch, from the same weights."""
+"""A training step of a GPT in minimha and in PyTorch, from the same weights: its times, its memory,
+and the kernels that it launches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import functools
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from minimha_autograd import backend
+from minimha_autograd import backend, half
 
 from .. import interchange
 from ..functional import cross_entropy
@@ -21,25 +28,101 @@ ADAM: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1}
 
 
 def training_step(sizes: Sizes) -> Iterator[Row]:
-    """The time of a step, and the losses of the first and of the last step."""
+    """The times of a step, its memory, and the losses of the first and of the last step."""
+    for name, prepare in LIBRARIES.items():
+        row: Row = {"library": name}
+        with measuring.failure_noted(row):
+            step, memory = prepare(*model_and_batch(sizes))
+            row["first loss"] = step().item()
+            ms = measuring.milliseconds(step, sizes.steps)
+            row |= {"ms": ms.gpu, "host, ms": ms.host, "last loss": step().item()}
+            row["MiB"] = memory() / 2**20
+            ours = name.startswith("minimha")
+            row["attention"] = measuring.attention_of(step) if ours else "its own"
+        yield row
+
+
+def kernels(sizes: Sizes) -> Iterator[Row]:
+    """The kernels of a step, those that take most time first: how often each is launched, and its
+    time. The first row of a library is their sum."""
+    for name, prepare in LIBRARIES.items():
+        row: Row = {"library": name}
+        found: list[Row] = []
+        with measuring.failure_noted(row):
+            step, _ = prepare(*model_and_batch(sizes))
+            for _ in range(2):  # these compile, and fill the pool of memory
+                step()
+            found = launched(step, sizes.steps)
+        yield from [{**row, **kernel} for kernel in found] or [row]
+
+
+def launched(step: Callable[[], Any], steps: int) -> list[Row]:
+    """What PyTorch's profiler sees on the GPU during some steps: it gets the kernels of the whole
+    process from NVIDIA's CUPTI, no matter which library launches them.
+
+    Raises ImportError without PyTorch, RuntimeError without CUDA or if it sees no kernel.
+    """
+    torch = measuring.torch_without_tf32()
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
+
+    launches: Counter[str] = Counter()
+    milliseconds: Counter[str] = Counter()  # of all launches
+    copies = 0
+    for event in events:
+        if event.get("cat") == "kernel":
+            launches[event["name"]] += 1
+            milliseconds[event["name"]] += event["dur"] / 1e3
+        copies += event.get("cat") in ("gpu_memcpy", "gpu_memset")
+    if not launches:
+        raise RuntimeError("the profiler saw no kernel")
+
+    total = sum(milliseconds.values())
+
+    def row(name: str, count: int, ms: float) -> Row:
+        each = {
+            "launches a step": count / steps,
+            "ms a step": ms / steps,
+            "% of time": 100 * ms / total,
+        }
+        return {"kernel": name, **each}
+
+    rows = [row("all kernels", sum(launches.values()), total)]
+    rows += [row(name, launches[name], ms) for name, ms in milliseconds.most_common(MOST_KERNELS)]
+    others = [name for name, _ in milliseconds.most_common()[MOST_KERNELS:]]
+    if others:
+        count = sum(launches[name] for name in others)
+        ms = sum(milliseconds[name] for name in others)
+        rows.append(row(f"{len(others)} others", count, ms))
+    return [*rows, {"kernel": "copies and fills of memory", "launches a step": copies / steps}]
+
+
+MOST_KERNELS = 25
+"""How many kernels have a line of their own."""
+
+
+def model_and_batch(sizes: Sizes) -> tuple[GPT, np.ndarray, np.ndarray]:
+    """A GPT on the host, and the inputs and targets of a batch (B, T)."""
     model = GPT(
         VOCABULARY, context=sizes.context, d_model=sizes.width, num_heads=sizes.width // 64,
         num_layers=sizes.layers,
     )  # fmt: skip
     rng = np.random.default_rng(0)
     inputs, targets = rng.integers(0, VOCABULARY, (2, sizes.batch, sizes.context))
-    for name, prepare in {"torch": by_torch, "minimha": by_minimha}.items():
-        row: Row = {"library": name}
-        with measuring.failure_noted(row):
-            step, memory = prepare(model, inputs, targets)
-            row["first loss"] = step().item()
-            row["ms"] = measuring.milliseconds(step, sizes.steps)
-            row["last loss"] = step().item()
-            row["MiB"] = memory() / 2**20
-        yield row
+    return model, inputs, targets
 
 
-def by_minimha(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
+def by_minimha(
+    model: GPT, inputs: np.ndarray, targets: np.ndarray, mixed: bool = False
+) -> Prepared:
     pool = measuring.empty_pool()
     xp = backend.library("cupy")
     model.to("cupy")
@@ -48,7 +131,8 @@ def by_minimha(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
 
     def step() -> Any:
         optimiser.zero_grad()
-        loss = cross_entropy(model(tokens), following)
+        with half.bfloat16_products() if mixed else contextlib.nullcontext():
+            loss = cross_entropy(model(tokens), following)
         loss.backward()
         optimiser.step()
         return loss
@@ -56,7 +140,7 @@ def by_minimha(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
     return step, pool.total_bytes
 
 
-def by_torch(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
+def by_torch(model: GPT, inputs: np.ndarray, targets: np.ndarray, mixed: bool = False) -> Prepared:
     torch = measuring.torch_without_tf32()
     from torch.nn import functional
 
@@ -90,9 +174,19 @@ def by_torch(model: GPT, inputs: np.ndarray, targets: np.ndarray) -> Prepared:
 
     def step() -> Any:
         optimiser.zero_grad()
-        loss = functional.cross_entropy(logits().flatten(0, 1), following.flatten())
+        with torch.autocast(measuring.TORCH_DEVICE, torch.bfloat16, enabled=mixed):
+            loss = functional.cross_entropy(logits().flatten(0, 1), following.flatten())
         loss.backward()
         optimiser.step()
         return loss
 
     return step, torch.cuda.max_memory_allocated
+
+
+LIBRARIES: dict[str, Callable[[GPT, np.ndarray, np.ndarray], Prepared]] = {
+    "torch": by_torch,
+    "minimha": by_minimha,
+    "torch, bfloat16": functools.partial(by_torch, mixed=True),
+    "minimha, bfloat16": functools.partial(by_minimha, mixed=True),
+}
+"""Those with bfloat16 multiply in it; their weights are float32."""

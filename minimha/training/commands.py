@@ -36,7 +36,7 @@ from ..interchange.json_file import (
 from ..interchange.pretrained import check_size
 from ..transformers import GPT, stream
 from . import data, watching
-from .loop import Training
+from .loop import PRECISIONS, Training
 from .parallel_training import ParallelTraining
 
 SETTINGS: dict[str, tuple[str, Any, str]] = {
@@ -52,6 +52,8 @@ SETTINGS: dict[str, tuple[str, Any, str]] = {
     "dropout": ("P", 0.0, "probability of dropout"),
     "seed": ("N", 0, "seed of all random numbers"),
     "backend": ("LIBRARY", "numpy", f"array library: {', '.join(backend.LIBRARIES)}"),
+    "precision": ("DTYPE", "float32", "what the factors of matrix products are rounded to: "
+                  "float32, that is not at all, or on a GPU bfloat16"),
 }  # fmt: skip
 """For each setting of a run, the name of its value, its default and its description."""
 
@@ -61,6 +63,7 @@ _KINDS = {
     "lr": number("a finite number above 0", lambda x: x > 0),
     "dropout": number("a number of at least 0 and below 1", lambda x: 0 <= x < 1),
     "backend": one_of(backend.LIBRARIES),
+    "precision": one_of(PRECISIONS),
     "text": STRING,
 }
 """What the settings must be, on the command line and in run.json."""
@@ -220,7 +223,7 @@ class Run:
             make = partial(ParallelTraining, **shared)
         training = make(
             model, parts.train, steps=settings["steps"], batch=settings["batch"],
-            lr=settings["lr"], seed=settings["seed"],
+            lr=settings["lr"], seed=settings["seed"], precision=settings["precision"],
         )  # fmt: skip
         losses = watching.Losses()
         if saved:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.util
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd import backend, no_grad
+from minimha_autograd import backend, half, no_grad
 from minimha_autograd.backend import Array
 
 from .. import interchange
@@ -43,12 +45,16 @@ class Training:
     clip          the largest norm of the gradient, see `clip_gradients`
     seed          seed of all random numbers: step k draws its windows and its dropout from a
                   generator seeded with (seed, k)
+    precision     "float32"; or "bfloat16", on a GPU, for a model of float32: the factors of matrix
+                  products, in linear maps and in attention by tiles, are rounded to bfloat16.
+                  Weights, gradients, sums, norms, the loss and AdamW stay in float32
 
     A run that is stopped at any step and resumed from a checkpoint ends with the same weights, bit
     for bit, as a run without a stop, on the same machine with the same number of threads and the
     same versions of all packages. On another CPU, and on a GPU, which adds up the gradients of
     embeddings in no fixed order, rounding may differ from the first step on.
-    Raises ValueError for a text that is too short.
+    Raises ValueError for a text that is too short, and for a precision that the model or its device
+    does not support.
     """
 
     def __init__(
@@ -65,8 +71,10 @@ class Training:
         weight_decay: float = 0.1,
         clip: float = 1.0,
         seed: int = 0,
+        precision: str = "float32",
     ) -> None:
         _require_a_window(model, tokens)
+        _require_a_precision(precision, model)
         # Arrays without axes become numbers, which a checkpoint can hold and compare.
         steps, batch, lr, betas = backend.setting((steps, batch, lr, betas))
         weight_decay, clip, seed = backend.setting((weight_decay, clip, seed))
@@ -74,12 +82,13 @@ class Training:
         warmup = steps // 10 if warmup is None else backend.setting(warmup)
         self.model, self.tokens, self.steps, self.step = model, tokens, steps, 0
         self.batch, self.clip, self.seed = batch, clip, seed
+        self.precision = precision
         self.rate = partial(warmup_cosine, steps=steps, warmup=warmup, lr=lr, min_lr=min_lr)
         self.optimiser = self._optimiser(weight_decay, lr=lr, betas=betas)
         self.settings = {
             "steps": steps, "batch": batch, "lr": lr, "min_lr": min_lr, "warmup": warmup,
             "betas": betas, "weight_decay": weight_decay, "clip": clip, "seed": seed,
-            "text": _described(tokens), **_described_model(model),
+            "precision": precision, "text": _described(tokens), **_described_model(model),
         }  # fmt: skip
 
     def __iter__(self) -> Iterator[float]:
@@ -93,7 +102,9 @@ class Training:
         draws = random_batches(self.tokens, batch=self.batch, context=self.model.context, rng=rng)
         self.optimiser.lr = self.rate(self.step)
         self.optimiser.zero_grad()
-        loss = self._update(*next(draws), rng)
+        rounding = half.bfloat16_products() if self.precision == "bfloat16" else _nothing
+        with rounding:
+            loss = self._update(*next(draws), rng)
         self.step += 1
         return loss
 
@@ -175,6 +186,29 @@ def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
             inputs, targets = (tokens_for(model, x[k : k + batch]) for x in every)
             total += inputs.shape[0] * cross_entropy(model(inputs), targets).item()
     return total / len(every[0])
+
+
+_nothing = contextlib.nullcontext()
+
+PRECISIONS = "float32", "bfloat16"
+
+
+def _require_a_precision(precision: str, model: Any) -> None:
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"precision={precision!r}: there are {' and '.join(map(repr, PRECISIONS))}"
+        )
+    if precision == "float32":
+        return
+    needed = f"precision={precision!r} needs"
+    for name, parameter in model.named_parameters():
+        if backend.on_host(parameter.data):
+            why = "a CPU multiplies bfloat16 more slowly than float32"
+            raise ValueError(f'{needed} a GPU: {why}. Move the model there with model.to("cupy")')
+        if parameter.dtype != backend.namespace(parameter.data).float32:
+            raise ValueError(f"{needed} parameters of float32, but {name} is {parameter.dtype}")
+    if importlib.util.find_spec("ml_dtypes") is None:
+        raise ValueError(f"{needed} the package ml_dtypes: pip install ml_dtypes")
 
 
 def _require_a_window(model: Any, tokens: np.ndarray) -> None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
-from .. import backend
+from .. import backend, half
 from ..backend import Array, namespace
-from ..half import on_device
 from ..operation import operation
 from ..tape import Pullback
 from .requirements import multiplying
 
 
-@operation(requirement=multiplying, native=on_device)
+@operation(requirement=multiplying, native=half.on_device)
 def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
     """y = a b for matrices (…, N, K) and (…, K, L), whose leading axes broadcast; a vector (K,) on
     either side is a row or a column whose axis is dropped from y.   da = dy bᵀ, db = aᵀ dy.
     """
+    if half.rounds_factors(a):
+        return half.with_bfloat16(functools.partial(matmul.function, wanted=wanted), a, b)
     xp = namespace(a, b)
     wants_a, wants_b = wanted
     shape = a.shape

@@ -97,6 +97,19 @@ _failed: dict[tuple[str, str], str] = {}
 _log = logging.getLogger("minimha")
 
 
+def forget_failures() -> None:
+    """Allow implementations that failed on a GPU to be tried again."""
+    _failed.clear()
+
+
+def why_it_failed(error: Exception) -> str:
+    """The error of a kernel in one line: did a compiler refuse it, or did it fail when it ran?"""
+    ancestors = {kind.__name__ for kind in type(error).__mro__}
+    compiling = ancestors & {"TileError", "CompileException"}  # cuTile's and CuPy's
+    what = "it could not be compiled" if compiling else "it failed"
+    return f"{what}: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
 @functools.cache
 def _slow_registers() -> str | None:
     """The reason why products in registers are not fast on this CPU, or None."""
@@ -131,9 +144,9 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
         except Exception as error:
             if library == "numpy":
                 raise
-            _failed[name, library] = why = f"it failed: {type(error).__name__}: {error}"
+            _failed[name, library] = why = why_it_failed(error)
             _log.warning(
-                "minimha: attention by %r %s; the next implementation takes over. "
+                "minimha: attention by %r: %s; the next implementation takes over. "
                 "`minimha gpu-report` shows what this machine can run", name, why,
             )  # fmt: skip
             return None

@@ -1,16 +1,24 @@
 """Compile the kernels for a GPU on a machine that has none.
 
-CUDA C++ is compiled to machine code, and tiles to bytecode, which checks all types.
-`tests/minimha/kernels/gpu/test_compiled.py` compiles every source and every signature, and
-`benchmarks/registers.py` turns the bytecode into machine code. This needs Linux and
-`pip install "minimha[gpu-checks]"`.
+NVRTC compiles CUDA C++ to machine code. cuTile compiles tiles to bytecode, and its compiler
+`tileiras` makes machine code of that, for the assumptions about each array that a launch on a GPU
+would make: with others, another program comes out, and other errors of the compiler.
+
+`tests/minimha/kernels/gpu/test_compiled.py` compiles every source, and signatures that between them
+have every combination of options; `benchmarks/registers.py` compiles all of them. This needs Linux
+and `pip install "minimha[gpu-checks]"`.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import itertools
+import re
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -24,7 +32,11 @@ from ...functional.dropout import Draw
 from . import tiled
 
 ARCHITECTURES = "sm_75", "sm_80", "sm_90", "sm_100"
-"""The GPUs that the CUDA C++ is compiled for: Turing (T4), Ampere (A100), Hopper, Blackwell."""
+"""The GPUs that the CUDA C++ is compiled for: Turing (T4), Ampere (A100), Hopper, Blackwell. cuTile
+supports all but the first."""
+
+DTYPES = "float16", "bfloat16", "float32", "float64"
+_LONGEST = 120  # seconds after which tileiras is stopped
 
 
 def nvrtc(source: str, architecture: str, real: str) -> bytes:
@@ -40,77 +52,206 @@ def nvrtc(source: str, architecture: str, real: str) -> bytes:
     return bytes(code)
 
 
-class KernelTypes(NamedTuple):
-    """The types with which a kernel of `tiles` is compiled."""
+class ArrayType(NamedTuple):
+    """What `ct.launch` assumes of an array, besides an address that is a multiple of 16 bytes.
+
+    The lists have a number for each axis; strides count entries.
+    """
+
+    dtype: str
+    lengths: tuple[int | None, ...]  # 1, or None for any other length
+    divisors: tuple[int, ...]  # of the lengths: 16 or 1
+    strides: tuple[int | None, ...]  # 1, or None for any other stride
+    stride_divisors: tuple[int, ...]  # the entries in 16 bytes, or 1
+    overlaps: bool  # whether entries share memory, as those along an axis with stride 0
+
+    @classmethod
+    def of(cls, x: np.ndarray) -> ArrayType:
+        """For an array of CuPy with the dtype, the shape and the strides of x."""
+        row = 16 // x.dtype.itemsize
+        strides = [step // x.dtype.itemsize for step in x.strides]
+        return cls(
+            dtype=x.dtype.name,
+            lengths=tuple(1 if n == 1 else None for n in x.shape),
+            divisors=tuple(16 if n % 16 == 0 else 1 for n in x.shape),
+            strides=tuple(1 if step == 1 else None for step in strides),
+            stride_divisors=tuple(
+                row if step % row == 0 and step != 1 else 1 for step in strides
+            ),
+            overlaps=0 in strides,
+        )
+
+    def constraint(self) -> Any:
+        """The same, for cuTile."""
+        import cuda.tile as ct
+        from cuda.tile.compilation import ArrayConstraint
+
+        return ArrayConstraint(
+            {"bool": ct.bool_}.get(self.dtype) or getattr(ct, self.dtype),
+            len(self.lengths),
+            index_dtype=ct.int32,
+            alias_groups=(),
+            may_alias_internally=self.overlaps,
+            shape_constant=self.lengths,
+            shape_divisible_by=self.divisors,
+            stride_lower_bound_incl=[None if step == 1 else 0 for step in self.strides],
+            stride_constant=self.strides,
+            stride_divisible_by=self.stride_divisors,
+            base_addr_divisible_by=16,
+        )
+
+
+class Signature(NamedTuple):
+    """A kernel of `tiles` as a launch compiles it."""
 
     kernel: str
-    arrays: tuple[tuple[str, int], ...]  # the dtype and the number of axes of each
-    constants: tuple[Any, ...]
+    parameters: tuple[Any, ...]  # an `ArrayType` for each array, and the constants
 
 
-def signatures() -> Iterator[KernelTypes]:
-    """The signatures in use: those of calls with every dtype and combination of options.
+class Options(NamedTuple):
+    """Which optional arguments a call of attention has."""
+
+    mask: bool = False  # an array that no interval of keys can replace
+    bias: bool = False
+    sink: bool = False
+    softcap: bool = False
+    keep: str | None = None  # dropout by an "array" or by a "draw"
+
+
+class Sizes(NamedTuple):
+    """B H G T S D, with Dv = D."""
+
+    B: int
+    H: int
+    G: int
+    T: int
+    S: int
+    D: int
+
+
+EVERY_OPTION = [
+    Options(*flags, keep)
+    for *flags, keep in itertools.product(*[(False, True)] * 4, (None, "array", "draw"))
+]
+COMMON = Sizes(2, 4, 2, 1024, 1024, 64), Sizes(2, 4, 2, 1024, 1024, 128)
+OTHER = [
+    Sizes(2, 4, 2, 200, 200, 64),  # no multiple of a tile
+    Sizes(2, 4, 2, 1, 200, 128),  # a token, with a cache
+    Sizes(1, 1, 1, 40, 50, 5),  # rows that are no multiple of 16 bytes
+    Sizes(1, 4, 1, 200, 200, 256),
+]
+
+
+def calls() -> Iterator[tuple[str, Sizes, Options]]:
+    """The dtypes, sizes and options of calls that between them need all signatures in use."""
+    for dtype in DTYPES:
+        for sizes in COMMON:
+            for options in EVERY_OPTION:
+                yield dtype, sizes, options
+        for sizes in OTHER:
+            yield dtype, sizes, EVERY_OPTION[0]
+            yield dtype, sizes, EVERY_OPTION[-1]
+
+
+def signatures(dtype: str, sizes: Sizes, options: Options) -> list[Signature]:
+    """What the three kernels of a call are compiled for.
 
     Found by calling `forward` and `backward` with a `launch` that only records its arguments.
     """
-    from ml_dtypes import bfloat16
-
-    found: dict[KernelTypes, None] = {}
+    found = []
 
     def note(stream: Any, grid: Any, kernel: Any, arguments: tuple[Any, ...]) -> None:
-        arrays = tuple((x.dtype.name, x.ndim) for x in arguments if backend.is_array(x))
-        found[KernelTypes(kernel, arrays, arguments[len(arrays) :])] = None
+        parameters = (ArrayType.of(x) if backend.is_array(x) else x for x in arguments)
+        found.append(Signature(kernel, tuple(parameters)))
 
     names = SimpleNamespace(**{k: k for k in ("forward", "backward_query", "backward_key")})
-    runner, dtypes = tiled.Runner(names, note, None), ("float16", "float32", "float64", bfloat16)
-    yes_no = False, True
-    options = list(itertools.product(yes_no, yes_no, yes_no, yes_no, (None, "array", "draw")))
-    sizes = [(64, choice) for choice in options] + [(128, options[0]), (128, options[-1])]
-    for dtype, (width, (inside, bias, sink, softcap, keep)) in itertools.product(dtypes, sizes):
-        q, pairs = np.zeros((1, 1, 128, width), dtype), np.ones((128, 128), bool)
-        x = tiled.laid_out(Arguments(
-            q, q, q,
-            bias=pairs.astype(dtype) if bias else None,
-            sink=q[0, 0, 0, :1] if sink else None,
-            softcap=2.0 if softcap else None,
-            mask=masks.dense(pairs & ~np.eye(128, dtype=bool)) if inside else None,
-            keep={None: None, "array": pairs, "draw": Draw(0, 0.5)}[keep],
-            p=0.5 if keep else 0.0,
-        ))  # fmt: skip
-        with np.errstate(all="ignore"):  # the results are never filled
-            out, lse = tiled.forward(x, runner)
-            tiled.backward(x, out, lse, out, None, (True, True, True, bias, sink), runner)
-    yield from found
+    runner = tiled.Runner(names, note, None)
+    x = tiled.laid_out(_arguments(dtype, sizes, options))
+    with np.errstate(all="ignore"):  # the results are never filled
+        out, lse = tiled.forward(x, runner)
+        wanted = True, True, True, options.bias, options.sink
+        tiled.backward(x, out, lse, out, None, wanted, runner)
+    return found
 
 
-def bytecode(signature: KernelTypes) -> bytes:
+def _arguments(dtype: str, sizes: Sizes, options: Options) -> Arguments:
+    b, h, g, t, s, d = sizes
+    number = np.dtype(dtype if dtype != "bfloat16" else _bfloat16())
+    key = np.zeros((b, g, s, d), number)
+    pairs = np.ones((b, h, t, s), bool)
+    with_gaps = pairs.copy()
+    with_gaps[..., 1 : s - 1 : 2] = False
+    keep = {None: None, "array": pairs, "draw": Draw(0, 0.5)}[options.keep]
+    return Arguments(
+        np.zeros((b, h, t, d), number), key, key,
+        bias=pairs.astype(number) if options.bias else None,
+        sink=np.zeros(h, number) if options.sink else None,
+        softcap=2.0 if options.softcap else None,
+        mask=masks.dense(with_gaps) if options.mask else masks.causal(align="last"),
+        keep=keep,
+        p=0.5 if options.keep else 0.0,
+    )  # fmt: skip
+
+
+def _bfloat16() -> Any:
+    import ml_dtypes
+
+    return ml_dtypes.bfloat16
+
+
+def bytecode(signature: Signature) -> bytes:
     """A kernel of `tiles` in cuTile's bytecode, for any GPU. Raises cuTile's error for wrong types
     or shapes."""
     from cuda.tile import compilation
 
     from . import tiles
 
-    parameters = [*(_array(*array) for array in signature.arrays), *signature.constants]
+    parameters = [
+        x.constraint() if isinstance(x, ArrayType) else x for x in signature.parameters
+    ]
     convention = compilation.CallingConvention.cutile_python_v2()
     made = compilation.KernelSignature(parameters, convention, symbol=signature.kernel)
     file = io.BytesIO()
     compilation.export_kernel(
         getattr(tiles, signature.kernel), [made], file,
-        output_format="tileir_bytecode", bytecode_version="13.3",
+        output_format="tileir_bytecode", bytecode_version="13.4",
     )  # fmt: skip
     return file.getvalue()
 
 
-def _array(dtype: str, ndim: int) -> Any:
-    """An array as CuPy allocates it: entries of a row side by side, and rows, where there are four
-    axes, at multiples of 16 bytes."""
-    import cuda.tile as ct
-    from cuda.tile.compilation import ArrayConstraint
+def machine_code(code: bytes, architecture: str) -> bytes:
+    """The machine code of cuTile's bytecode. Raises RuntimeError if the compiler fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder, "bytecode"), Path(folder, "cubin")
+        source.write_bytes(code)
+        command = nvidia("tileiras"), source, "-o", made, "--gpu-name", architecture, "-O3"
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_LONGEST
+            )
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"tileiras takes more than {_LONGEST} s") from error
+        if done.returncode:
+            raise RuntimeError(f"tileiras ends with {done.returncode}: {done.stderr.strip()}")
+        return made.read_bytes()
 
-    kind = {"bool": ct.bool_}.get(dtype) or getattr(ct, dtype)
-    row = 16 * 8 // kind.bitwidth if ndim == 4 else 1
-    return ArrayConstraint(
-        kind, ndim, index_dtype=ct.int32, stride_lower_bound_incl=0, alias_groups=(),
-        may_alias_internally=False, stride_constant=[None] * (ndim - 1) + [1],
-        stride_divisible_by=[row] * (ndim - 1) + [1], base_addr_divisible_by=16,
-    )  # fmt: skip
+
+def registers_and_spills(code: bytes) -> tuple[int, int]:
+    """Of machine code with a single kernel: the registers of a thread, and the bytes of those that
+    do not fit and spill to memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "cubin")
+        path.write_bytes(code)
+        command = nvidia("cuobjdump"), "--dump-resource-usage", path
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    (usage,) = re.findall(r"REG:(\d+) STACK:(\d+)", text)
+    return int(usage[0]), int(usage[1])
+
+
+def nvidia(program: str) -> Path:
+    """A program in NVIDIA's wheels. Raises FileNotFoundError if none is installed."""
+    package = importlib.util.find_spec("nvidia")
+    for folder in (package and package.submodule_search_locations) or ():
+        for path in Path(folder).glob(f"cu13/bin/{program}*"):
+            return path
+    raise FileNotFoundError(f"no installed wheel of NVIDIA has {program}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from minimha_autograd import backend
+from minimha_autograd import backend, half
 from minimha_autograd.backend import Array, namespace
 
 from ...functional.implementations import register
@@ -47,12 +47,13 @@ def linear_maps(
 
     xp, shape = namespace(x), x.shape
     n = math.prod(shape[:-1])
-    rows = xp.reshape(x, (n, shape[-1]))  # (n, M)
+    narrow, widen = half.around_products(x)
+    rows = narrow(xp.reshape(x, (n, shape[-1])))  # (n, M)
     widths = [w.shape[1] for w in ws]
     columns = list(pairwise(accumulate(widths, initial=0)))
 
-    w = side_by_side(ws)
-    y = rows @ w
+    w = narrow(side_by_side(ws))
+    y = widen(rows @ w)
     if biases:
         y += side_by_side(biases)
     ys = [xp.reshape(y[:, first:last], (*shape[:-1], last - first)) for first, last in columns]
@@ -70,14 +71,15 @@ def linear_maps(
             for dy, width in zip(dys, widths, strict=True)
         ]
         dy = side_by_side(parts)  # (n, N₁ + N₂ + …)
+        factor = narrow(dy)
 
         dx = None
         dws: Sequence[Array | None] = [None] * count
         dbs: Sequence[Array | None] = [None] * count
         if saved_w is not None:
-            dx = xp.reshape(dy @ saved_w.mT, shape)
+            dx = xp.reshape(widen(factor @ saved_w.mT), shape)
         if saved_rows is not None:
-            dws = apart(saved_rows.mT @ dy, widths)
+            dws = apart(widen(saved_rows.mT @ factor), widths)
         if wants_bs:
             dbs = apart(backend.total(dy, 0), widths)
 

@@ -215,9 +215,23 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 maximum, minimum = np.fmax, np.fmin
-exp, exp2, log, log2, tanh, sqrt, abs = (  # noqa: A001
-    np.exp, np.exp2, np.log, np.log2, np.tanh, np.sqrt, np.abs,
+exp, log, log2, tanh, sqrt, abs = (  # noqa: A001
+    np.exp, np.log, np.log2, np.tanh, np.sqrt, np.abs,
 )  # fmt: skip
+static_iter = iter
+
+
+def transpose(x: Any) -> Any:
+    return x.mT
+
+
+def exp2(x: Any, *, flush_to_zero: bool = False) -> Any:
+    y = np.exp2(x)
+    if not flush_to_zero:
+        return y
+    if y.dtype != float32:
+        raise TypeError(f"flush_to_zero is for float32, not for {y.dtype}")
+    return where(y < np.finfo(float32).tiny, y * 0, y)  # a NaN stays NaN
 
 
 def kernel(function: Any = None, **hints: Any) -> Any:

@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from minimha_autograd import backend
@@ -30,17 +29,25 @@ _log = logging.getLogger("minimha")
 WIDEST = 256
 """The largest D and Dv: a tile holds whole rows."""
 
+TILES = {
+    # kernel, bytes of a number, width: queries × keys
+    ("forward", 2, 64): (128, 128),
+    ("forward", 2, 128): (128, 64),
+    ("backward_query", 2, 64): (128, 64),
+    ("backward_query", 2, 128): (128, 64),
+    ("backward_key", 2, 64): (64, 128),
+    ("backward_key", 2, 128): (64, 128),
+    ("forward", 4, 64): (128, 32),
+    ("forward", 4, 128): (64, 32),
+    ("backward_query", 4, 64): (64, 32),
+    ("backward_query", 4, 128): (64, 16),
+    ("backward_key", 4, 64): (16, 64),
+    ("backward_key", 4, 128): (16, 64),
+}
 
-def tile_sizes(kernel: str, itemsize: int, width: int) -> tuple[int, int]:
-    """Queries and keys in a tile: the largest that spill few registers on an H100, according to
-    docs/measured/registers.md."""
-    if itemsize == 8:
-        return 16, 16
-    if itemsize == 4 or width > 128:
-        return 32, 32
-    if kernel == "forward" or width <= 64:
-        return 64, 64
-    return (64, 32) if kernel == "backward_query" else (32, 32)
+
+def tile_sizes(kernel: str, itemsize: int, width: int, optional: bool) -> tuple[int, int]:
+    return TILES.get((kernel, itemsize, max(width, 64)), (16, 16) if itemsize == 8 else (32, 32))
 
 
 def _up(n: int) -> int:
@@ -116,47 +123,138 @@ def _machine_obstacle() -> str | None:
     return None
 
 
+class Intervals:
+    """The keys that each query sees: start up to stop, exclusive, both (B, H, T).
+
+    keys  S, the number of keys
+    """
+
+    def __init__(self, start: Array, stop: Array, keys: int) -> None:
+        self.start = start
+        self.stop = stop
+        self.keys = keys
+        self._seeing: dict[tuple[int, int], Array] = {}
+
+    def seeing(self, m: int, n: int) -> Array:
+        """For each tile of n keys, the tiles of m queries that see them, (B, H, tiles of keys, 4).
+
+        The four numbers are first, whole, rest, last: some queries of the tiles from first up to
+        last see some of the keys, and all queries of the tiles from whole up to rest see all keys.
+        """
+        if (m, n) not in self._seeing:
+            self._seeing[m, n] = self._seeing_tiles(m, n)
+        return self._seeing[m, n]
+
+    def _seeing_tiles(self, m: int, n: int) -> Array:
+        xp = namespace(self.start)
+        b, h, t = self.start.shape
+        there = {"dtype": xp.int32, "device": self.start.device}
+        tile = xp.arange(-(-t // m), **there)  # of queries
+        left = n * xp.arange(-(-self.keys // n), **there)[:, None]  # the first key of each tile
+        right = backend.clip(left + n, high=self.keys)
+
+        def of_tiles(x: Array, filling: int, reduce: Any) -> Array:  # (B, H, 1, tiles of queries)
+            beyond = xp.full((b, h, m * tile.shape[0] - t), filling, **there)
+            x = xp.reshape(xp.concat([x, beyond], axis=-1), (b, h, 1, -1, m))
+            return reduce(x, axis=-1)
+
+        sees = self.start < self.stop
+        nearest = of_tiles(xp.where(sees, self.start, self.keys), self.keys, xp.min)
+        farthest = of_tiles(xp.where(sees, self.stop, 0), 0, xp.max)
+        some = (nearest < right) & (farthest > left)  # (B, H, tiles of keys, tiles of queries)
+        every = of_tiles(self.start, 0, xp.max) <= left
+        every = every & (of_tiles(self.stop, self.keys, xp.min) >= right)
+
+        first = xp.min(xp.where(some, tile, t), axis=-1)
+        last = xp.max(xp.where(some, tile + 1, 0), axis=-1)
+        whole = xp.min(xp.where(every, tile, t), axis=-1)
+        rest = xp.max(xp.where(every, tile + 1, 0), axis=-1)
+
+        # Where other tiles lie between those in which all pairs are visible, there is no middle.
+        rest = xp.where(xp.sum(every, axis=-1) == rest - whole, rest, 0)
+        return xp.astype(xp.stack([first, whole, rest, last], axis=-1), xp.int32)
+
+
 class TileArguments(NamedTuple):
     """The arguments of attention in the kernels' order. Missing arrays have one entry."""
 
     query: Array  # (B, H, T, D)
     key: Array  # (B, G, S, D)
     value: Array  # (B, G, S, Dv)
-    start: Array  # (B, H, T): a query sees keys from here
-    stop: Array  # up to here, exclusive
-    inside: Array  # (B, H, T, S): except those where this is False
+    intervals: Intervals
+    inside: Array  # (B, H, T, S): a query sees the keys of its interval where this is True
     bias: Array  # (B, H, T, S)
     keep: Array  # (B, H, T, S), or the seed and the threshold of a draw
     sink: Array  # (B, H)
     numbers: tuple[float, float, float]  # scale, softcap, 1 / (1 − dropout)
-    flags: tuple[bool, ...]  # whether there are inside, bias, keep; if keep is a draw; sink
+    masked: bool  # whether there is an array `inside`
+    biased: bool
+    dropped: bool
+    counted: bool  # whether keep is a draw
+    sunk: bool
     shape: tuple[int, ...]  # (…, H, T, S), as given
 
     @classmethod
     def of(cls, x: Arguments) -> TileArguments:
         """From checked arguments that have no obstacle."""
-        xp, shape = namespace(x.query), x.shape
-        start, stop, inside = _intervals(x)
-        none = functools.partial(xp.empty, device=x.query.device)
+        xp = namespace(x.query)
+        shape = x.shape
+        intervals, inside = _visible_keys(x)
+
+        def missing(ndim: int, dtype: Any) -> Array:
+            return xp.empty((1,) * ndim, dtype=dtype, device=x.query.device)
+
         return cls(
-            four_axes(x.query), four_axes(x.key), four_axes(x.value), start, stop,
-            none((1,) * 4, dtype=xp.bool) if inside is None else like_scores(inside, shape),
-            none((1,) * 4, dtype=x.query.dtype) if x.bias is None else like_scores(x.bias, shape),
-            none((1,) * 4, dtype=xp.bool) if x.keep is None else _kept(x),
-            none((1, 1), dtype=x.query.dtype) if x.sink is None
-            else xp.reshape(xp.broadcast_to(x.sink, shape[:-2]), batch_and_heads(shape)),
-            numbers(x),
-            (inside is not None, x.bias is not None, x.keep is not None,
-             isinstance(x.keep, Draw), x.sink is not None),
-            shape,
+            query=four_axes(x.query),
+            key=four_axes(x.key),
+            value=four_axes(x.value),
+            intervals=intervals,
+            inside=missing(4, xp.bool) if inside is None else like_scores(inside, shape),
+            bias=missing(4, x.query.dtype) if x.bias is None else like_scores(x.bias, shape),
+            keep=missing(4, xp.bool) if x.keep is None else _kept(x),
+            sink=missing(2, x.query.dtype) if x.sink is None else _like_heads(x.sink, shape),
+            numbers=numbers(x),
+            masked=inside is not None,
+            biased=x.bias is not None,
+            dropped=x.keep is not None,
+            counted=isinstance(x.keep, Draw),
+            sunk=x.sink is not None,
+            shape=shape,
+        )
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays that all kernels take."""
+        intervals = self.intervals
+        return (
+            self.query, self.key, self.value, intervals.start, intervals.stop,
+            self.inside, self.bias, self.keep,
         )  # fmt: skip
 
-    def settings(self, kernel: str) -> tuple[Any, ...]:
-        """tf32 and the sizes of a tile: M, N, D, V."""
-        (t, d), (s, dv) = self.query.shape[-2:], self.value.shape[-2:]
-        itemsize, width = self.query.dtype.itemsize, max(_up(d), _up(dv))
-        m, n = tile_sizes(kernel, itemsize, width)
-        return TF32 and itemsize == 4, min(m, _up(t)), min(n, _up(s)), _up(d), _up(dv)
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """The constants that all kernels take."""
+        return (*self.numbers, self.masked, self.biased, self.dropped, self.counted)
+
+    def tile(self, kernel: str) -> Tile:
+        """The sizes of a kernel's tiles for these arguments."""
+        t, d = self.query.shape[-2:]
+        s, dv = self.value.shape[-2:]
+        width = max(_up(d), _up(dv))
+        optional = self.masked or self.biased or self.dropped or self.numbers[1] > 0
+        m, n = tile_sizes(kernel, self.query.dtype.itemsize, width, optional)
+        tf32 = TF32 and self.query.dtype.itemsize == 4
+        return Tile(tf32, min(m, _up(t)), min(n, _up(s)), _up(d), _up(dv))
+
+
+class Tile(NamedTuple):
+    """What the kernels know about their tiles."""
+
+    tf32: bool
+    M: int  # queries
+    N: int  # keys
+    D: int
+    V: int  # Dv
 
 
 laid_out = TileArguments.of
@@ -165,12 +263,15 @@ laid_out = TileArguments.of
 def forward(x: TileArguments, runner: Runner | None = None) -> tuple[Array, Array]:
     """The output, in the shape of the query, and lse (B, H, T)."""
     kernels, launch, stream = runner or runner_of(x.query)
-    (b, h, t), dv = x.query.shape[:3], x.value.shape[-1]
-    out, lse = _empty(x, (b, h, t, dv)), _empty(x, (b, h, t), wide=True)
-    settings = x.settings("forward")
+    b, h, t = x.query.shape[:3]
+    dv = x.value.shape[-1]
+    out = _empty(x, (b, h, t, dv))
+    lse = _empty(x, (b, h, t), wide=True)
+
+    tile = x.tile("forward")
     launch(
-        stream, (-(-t // settings[1]), h, b), kernels.forward,
-        (*x[:9], out, lse, *x.numbers, *x.flags, *settings),
+        stream, (-(-t // tile.M), h, b), kernels.forward,
+        (*x.arrays, x.sink, out, lse, *x.constants, x.sunk, *tile),
     )  # fmt: skip
     return namespace(out).reshape(out, (*x.shape[:-1], dv)), lse
 
@@ -186,34 +287,49 @@ def backward(
 ) -> tuple[Array | None, ...]:
     """The gradients of the seven inputs of attention."""
     kernels, launch, stream = runner or runner_of(x.query)
-    xp, (b, h, t), (g, s) = namespace(out), x.query.shape[:3], x.key.shape[1:3]
-    dquery, dkey, dvalue = (_empty(x, y.shape) for y in (x.query, x.key, x.value))
-    delta = (
-        xp.zeros_like(lse) if dlse is None else -xp.astype(xp.reshape(dlse, lse.shape), lse.dtype)
-    )
-    dbias = xp.zeros((b, h, t, s) if wanted[3] else (1,) * 4, dtype=out.dtype, device=out.device)
-    out, dout = four_axes(out), four_axes(dout)
-    shared, flags = x[:8], x.flags[:4]  # all but the sink
-    settings = x.settings("backward_query")
+    xp = namespace(out)
+    b, h, t = x.query.shape[:3]
+    g, s = x.key.shape[1:3]
+    wants_bias, wants_sink = wanted[3:5]
+    out = four_axes(out)
+    dout = four_axes(dout)
+
+    dquery = _empty(x, x.query.shape)
+    dkey = _empty(x, x.key.shape)
+    dvalue = _empty(x, x.value.shape)
+    delta = _empty(x, lse.shape, wide=True)
+    spoils = _empty(x, lse.shape, wide=True)
+    dlse_of_rows = _empty(x, (1, 1, 1), wide=True)
+    if dlse is not None:
+        dlse_of_rows = xp.astype(xp.reshape(dlse, lse.shape), lse.dtype)
+    dbias = _empty(x, (1, 1, 1, 1))
+    if wants_bias:  # zeros, since the kernel stores only the tiles that it visits
+        dbias = xp.zeros((b, h, t, s), dtype=out.dtype, device=out.device)
+
+    tile = x.tile("backward_query")
     launch(
-        stream, (-(-t // settings[1]), h, b), kernels.backward_query,
-        (*shared, out, lse, dout, delta, dquery, dbias, *x.numbers, *flags, wanted[3], *settings),
+        stream, (-(-t // tile.M), h, b), kernels.backward_query,
+        (*x.arrays, out, lse, dout, dlse_of_rows, delta, spoils, dquery, dbias,
+         *x.constants, wants_bias, dlse is not None, *tile),
     )  # fmt: skip
-    settings = x.settings("backward_key")
+    tile = x.tile("backward_key")
+    seeing = x.intervals.seeing(tile.M, tile.N)
     launch(
-        stream, (-(-s // settings[2]), g, b), kernels.backward_key,
-        (*shared, lse, dout, delta, dkey, dvalue, *x.numbers, *flags, *settings),
+        stream, (-(-s // tile.N), g, b), kernels.backward_key,
+        (*x.arrays, lse, dout, delta, spoils, seeing, dkey, dvalue, *x.constants, *tile),
     )  # fmt: skip
+
     dsink = None
-    if wanted[4]:
+    if wants_sink:
         share = xp.exp(xp.astype(x.sink, lse.dtype)[..., None] - lse)
         dsink = xp.astype(-xp.sum(share * delta, axis=-1), out.dtype)
-    return as_given(x.shape, g, dquery, dkey, dvalue, dbias if wanted[3] else None, dsink)
+    return as_given(x.shape, g, dquery, dkey, dvalue, dbias if wants_bias else None, dsink)
 
 
 def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Array:
     """An array of the dtype of the query, or of sums: at least float32."""
-    xp, dtype = namespace(x.query), x.query.dtype
+    xp = namespace(x.query)
+    dtype = x.query.dtype
     if wide and dtype.itemsize == 2:
         dtype = xp.float32
     return xp.empty(shape, dtype=dtype, device=x.query.device)
@@ -228,23 +344,37 @@ def _kept(x: Arguments) -> Array:
     return xp.concat([one(x.keep.seed), one(x.keep.threshold)], axis=-1)
 
 
-def _intervals(x: Arguments) -> tuple[Array, Array, Array | None]:
-    """start and stop (B, H, T), int32, and the array of `inside`, broadcasting to the scores."""
+def _visible_keys(x: Arguments) -> tuple[Intervals, Array | None]:
+    """The intervals, and the array of `inside`, which broadcasts to the scores."""
     if x.mask is None or isinstance(x.mask, Band):
-        return *_intervals_of_band(x.mask, x.shape, namespace(x.query), x.query.device), None
+        return _intervals_of_band(x), None
     start, stop, inside = masks.key_intervals(x.mask, x.query, x.key)  # type: ignore[misc]
     inside = None if inside is None else inside.array(x.shape, like=x.query)
-    return *(_like_queries(y, x.shape) for y in (start, stop)), inside
+    return _intervals(start, stop, x.shape), inside
 
 
-@functools.lru_cache(maxsize=32)
-def _intervals_of_band(mask: Any, shape: tuple[int, ...], xp: ModuleType, device: Any) -> Any:
-    """start and stop of a band, moved to the device once."""
-    t, s = shape[-2:]
-    like = xp.empty((t, 0), device=device)
-    band = masks.sliding_window(None, None, offset=0) if mask is None else mask
-    start, stop, _ = masks.key_intervals(band, like, xp.empty((s, 0), device=device))  # type: ignore[misc]
-    return tuple(_like_queries(y, shape) for y in (start, stop))
+_bands: dict[Any, Intervals] = {}
+"""The intervals of masks that the lengths alone determine: a few kernels for every layer and step
+otherwise."""
+_MOST_BANDS = 32
+
+
+def _intervals_of_band(x: Arguments) -> Intervals:
+    """The intervals without a mask or for a band, on the device of the query."""
+    which = x.mask, x.shape, backend.place(x.query)
+    found = _bands.get(which)
+    if found is None:
+        band = masks.sliding_window(None, None, offset=0) if x.mask is None else x.mask
+        start, stop, _ = masks.key_intervals(band, x.query, x.key)  # type: ignore[misc]
+        found = _intervals(start, stop, x.shape)
+        if len(_bands) >= _MOST_BANDS:
+            _bands.clear()
+        _bands[which] = found
+    return found
+
+
+def _intervals(start: Array, stop: Array, shape: tuple[int, ...]) -> Intervals:
+    return Intervals(_like_queries(start, shape), _like_queries(stop, shape), shape[-1])
 
 
 def _like_queries(x: Array, shape: tuple[int, ...]) -> Array:
@@ -252,3 +382,9 @@ def _like_queries(x: Array, shape: tuple[int, ...]) -> Array:
     xp = namespace(x)
     x = xp.broadcast_to(xp.astype(x, xp.int32), shape[:-1])
     return xp.reshape(x, (*batch_and_heads(shape), shape[-2]))
+
+
+def _like_heads(x: Array, shape: tuple[int, ...]) -> Array:
+    """What broadcasts to (…, H) as (B, H)."""
+    xp = namespace(x)
+    return xp.reshape(xp.broadcast_to(x, shape[:-2]), batch_and_heads(shape))

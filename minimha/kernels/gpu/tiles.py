@@ -12,6 +12,12 @@ except that exponents and logarithms have base 2, which a GPU computes directly.
     bias (B, H, T, S), sink (B, H)
     keep (B, H, T, S)       the pairs that dropout keeps, or if `counted` a seed and a threshold
 
+A loop over tiles has up to three parts: an edge, the middle, and another edge. In the middle every
+query of a tile sees every key, so there is nothing to hide. At an edge, pairs may be hidden. Their
+weight is 0, but 0 · NaN is NaN, so an edge reads every entry that is not finite as 0, and makes the
+weights of the visible pairs to which it belongs NaN. No branch depends on what an array contains:
+such a branch would keep the compiler from loading the next tile while it multiplies this one.
+
 A Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
 rounded up to a power of 2; scale, softcap (0 for none) and `kept_factor`, 1 / (1 − dropout); which
 of the optional arrays are used; whether tf32 is enough for products of float32. Sums have the dtype
@@ -28,7 +34,8 @@ except ImportError:
     from . import numpy_tile as ct
 
 Const = ct.Constant
-LOG2_E, LN_2 = math.log2(math.e), math.log(2)
+LOG2_E = math.log2(math.e)
+LN_2 = math.log(2)
 ZERO = ct.PaddingMode.ZERO
 
 
@@ -63,6 +70,50 @@ def pairs(x, place, shape, flip):
     return tile.reshape(shape)
 
 
+def ordered(first, whole, rest, last, only_edges):
+    """The same four numbers, with first ≤ whole ≤ rest ≤ last; without a middle if only_edges."""
+    if only_edges:
+        whole = last
+    whole = ct.minimum(ct.maximum(whole, first), last)
+    rest = ct.minimum(ct.maximum(rest, whole), last)
+    return first, whole, rest, last
+
+
+def tiles_of_keys(begin, end, i, queries, keys, M, N, only_edges):
+    """What the queries of tile i see, begin and end being (M, 1): some keys of the tiles from first
+    up to last, and all keys of the tiles from whole up to rest."""
+    sees = begin < end
+    first = ct.min(ct.where(sees, begin, keys)) // N
+    last = ct.cdiv(ct.max(ct.where(sees, end, 0)), N)
+
+    # What the tile holds beyond the last query is never stored: it need not hide anything.
+    query = (i * M + ct.arange(M, dtype=ct.int32)).reshape((M, 1))
+    whole = ct.cdiv(ct.max(begin), N)
+    rest = ct.min(ct.where(query < queries, end, keys)) // N
+    return ordered(first, whole, rest, last, only_edges)
+
+
+def tiles_of_queries(seeing, b, h, j, only_edges):
+    """The same four numbers for the keys of tile j and the queries that see them."""
+    first = ct.load(seeing, (b, h, j, 0), (1, 1, 1, 1)).item()
+    whole = ct.load(seeing, (b, h, j, 1), (1, 1, 1, 1)).item()
+    rest = ct.load(seeing, (b, h, j, 2), (1, 1, 1, 1)).item()
+    last = ct.load(seeing, (b, h, j, 3), (1, 1, 1, 1)).item()
+    return ordered(first, whole, rest, last, only_edges)
+
+
+def count(tiles, edge):
+    """How many tiles the part of the loop at the edges has, or the one in the middle."""
+    first, whole, rest, last = tiles
+    return (last - first) - (rest - whole) if edge else rest - whole
+
+
+def number(tiles, edge, n):
+    """The number of the nth tile of this part. The edges jump over the middle."""
+    first, whole, rest, _ = tiles
+    return first + n + (n >= whole - first) * (rest - whole) if edge else whole + n
+
+
 def product(x, y, acc, tf32):
     """acc + x y, on the tensor cores. These round float32 to tf32, which has 10 bits of fraction.
 
@@ -70,7 +121,8 @@ def product(x, y, acc, tf32):
     """
     if x.dtype != ct.float32 or y.dtype != ct.float32:
         return ct.mma(x, y, acc)
-    a, b = x.astype(ct.tfloat32), y.astype(ct.tfloat32)
+    a = x.astype(ct.tfloat32)
+    b = y.astype(ct.tfloat32)
     if not tf32:
         rest = (x - a.astype(ct.float32)).astype(ct.tfloat32)
         acc = ct.mma(rest, b, acc)
@@ -79,20 +131,32 @@ def product(x, y, acc, tf32):
     return ct.mma(a, b, acc)
 
 
-def scores_of(raw, scale, softcap, bias, biased, place, flip):
-    """The scores times log₂ e for a tile of Q Kᵀ, and the slope of the softcap."""
+def exp2(x):
+    """2^x. In float32 results below 2^−126 become 0: to compute them would take longer."""
+    return ct.exp2(x) if x.dtype == ct.float64 else ct.exp2(x, flush_to_zero=True)
+
+
+def biases(bias, biased, place, shape, flip, dtype):
+    """The bias of each pair, or 0 without a bias."""
+    added = 0.0
+    if biased:
+        added = pairs(bias, place, shape, flip).astype(dtype)
+    return added
+
+
+def scores_of(raw, scale, softcap, added):
+    """The scores times log₂ e for a tile of Q Kᵀ and its biases, and the slope of the softcap."""
     slope = 1.0
     if softcap > 0:
         bend = ct.tanh(raw * (scale / softcap))
-        scores, slope = bend * (softcap * LOG2_E), 1.0 - bend * bend
+        scores = bend * (softcap * LOG2_E)
+        slope = 1.0 - bend * bend
     else:
         scores = raw * (scale * LOG2_E)
-    if biased:
-        scores = scores + pairs(bias, place, raw.shape, flip).astype(raw.dtype) * LOG2_E
-    return scores, slope
+    return scores + added * LOG2_E, slope
 
 
-def visible(begin, end, inside, masked, bias, biased, place, shape, flip):
+def visible(begin, end, inside, masked, added, biased, place, shape, flip):
     """Whether the query of each pair may attend to the key; begin and end are those of tile i."""
     n = shape[0] if flip else shape[1]
     key = (place[3] * n + ct.arange(n, dtype=ct.int32)).reshape((n, 1) if flip else (1, n))
@@ -100,7 +164,7 @@ def visible(begin, end, inside, masked, bias, biased, place, shape, flip):
     if masked:
         seen = seen & pairs(inside, place, shape, flip)
     if biased:
-        seen = seen & (pairs(bias, place, shape, flip) != -math.inf)
+        seen = seen & (added != -math.inf)
     return seen
 
 
@@ -129,23 +193,16 @@ def kept(keep, counted, heads, place, shape, flip):
 
 
 def finite(x):
-    """x with zeros in place of NaN and infinity: a hidden pair has weight 0, but 0 · NaN is NaN."""
+    """x with zeros in place of NaN and infinity."""
     return ct.where(x * 0.0 == 0.0, x, 0.0)
 
 
-def spoilt(x, dtype):
-    """For each row of x, 0 if it is finite and else NaN."""
-    return ct.sum(x.astype(dtype) * 0.0, axis=1)
+def spoilt(x, dtype, shape):
+    """For each row of x, 0 if it is finite and else NaN, in a tile of this shape."""
+    return ct.sum(x.astype(dtype) * 0.0, axis=1).reshape(shape)
 
 
-def reached(seen, x, acc):
-    """acc, with NaN in each entry to which a visible pair brings a NaN or infinity of x. In a plain
-    product hidden pairs would, too, by 0 · NaN."""
-    odd, zero = (finite(x) != x).astype(x.dtype), ct.full(acc.shape, 0.0, acc.dtype)
-    return ct.where(product(seen.astype(x.dtype), odd, zero, True) > 0.0, math.nan, acc)
-
-
-@ct.kernel
+@ct.kernel(num_worker_warps=8)
 def forward(
     q, k, v, start, stop, inside, bias, keep, sink, out, lse,
     scale: Const[float], softcap: Const[float], kept_factor: Const[float], masked: Const[bool],
@@ -153,38 +210,53 @@ def forward(
     tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
     """out and lse of M queries. A query that sees no key has lse = +∞, so that exp(… − lse) = 0."""
-    i, h, b = ct.bid(0), ct.bid(1), ct.bid(2)
+    # The last queries see the most keys under a causal mask: their blocks start first.
+    i = ct.num_blocks(0) - 1 - ct.bid(0)
+    h = ct.bid(1)
+    b = ct.bid(2)
     g = h // (q.shape[1] // k.shape[1])
+
     query = rows(q, b, h, i, M, D)
-    begin, end = numbers(start, b, h, i, (M, 1)), numbers(stop, b, h, i, (M, 1))
+    begin = numbers(start, b, h, i, (M, 1))
+    end = numbers(stop, b, h, i, (M, 1))
+
     peak = ct.full((M, 1), -math.inf, lse.dtype)
     total = ct.full((M, 1), 0.0, lse.dtype)
     acc = ct.full((M, V), 0.0, lse.dtype)
     if sunk:  # a score without a key
         peak = ct.maximum(peak, ct.load(sink, (b, h), (1, 1)).astype(lse.dtype) * LOG2_E)
         total = ct.where(peak > -math.inf, 1.0, total)
-    first = ct.min(ct.where(begin < end, begin, k.shape[2])) // N
-    for j in range(first, ct.cdiv(ct.max(end), N)):
-        place, value, clean = (b, h, i, j), rows(v, b, g, j, N, V), True
-        raw = product(query, columns(k, b, g, j, N, D), ct.full((M, N), 0.0, lse.dtype), tf32)
-        scores, _ = scores_of(raw, scale, softcap, bias, biased, place, False)
-        if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
-            seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
-            scores = ct.where(seen, scores, -math.inf)
-            clean = ct.sum(spoilt(value, lse.dtype)) == 0.0
-        new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))
-        base = ct.where(new == -math.inf, 0.0, new)  # no key seen so far
-        p, shrink = ct.exp2(scores - base), ct.exp2(peak - base)
-        total = total * shrink + ct.sum(p, axis=1, keepdims=True)
-        if dropped:
-            seen = kept(keep, counted, q.shape[1], place, (M, N), False)
-            p = ct.where(seen, p * kept_factor, 0.0)
-        if clean:
+
+    only_edges = masked or biased
+    tiles = tiles_of_keys(begin, end, i, q.shape[2], k.shape[2], M, N, only_edges)
+    for edge in ct.static_iter((True,) if only_edges else (True, False)):
+        for n in range(count(tiles, edge)):
+            j = number(tiles, edge, n)
+            place = (b, h, i, j)
+            value = rows(v, b, g, j, N, V)
+            raw = product(query, columns(k, b, g, j, N, D), ct.full((M, N), 0.0, lse.dtype), tf32)
+            added = biases(bias, biased, place, (M, N), False, lse.dtype)
+            scores, _ = scores_of(raw, scale, softcap, added)
+            if edge:
+                seen = visible(begin, end, inside, masked, added, biased, place, (M, N), False)
+                scores = ct.where(seen, scores, -math.inf)
+
+            new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))
+            base = ct.where(new == -math.inf, 0.0, new)  # no key seen so far
+            p = exp2(scores - base)
+            shrink = exp2(peak - base)
+            peak = new
+            total = total * shrink + ct.sum(p, axis=1, keepdims=True)
+
+            if dropped:
+                p = ct.where(
+                    kept(keep, counted, q.shape[1], place, (M, N), False), p * kept_factor, 0.0
+                )
+            if edge:
+                p = ct.where(seen, p + spoilt(value, lse.dtype, (1, N)), 0.0)
+                value = finite(value)
             acc = product(p.astype(v.dtype), value, acc * shrink, tf32)
-        else:
-            acc = reached(scores > -math.inf, value, acc * shrink)
-            acc = product(p.astype(v.dtype), finite(value), acc, tf32)
-        peak = new
+
     empty = total == 0.0
     acc = acc / ct.where(empty, 1.0, total)
     logs = ct.where(empty, math.inf, peak * LN_2 + ct.log(total))
@@ -192,48 +264,67 @@ def forward(
     ct.store(lse, (b, h, i), logs.reshape((1, 1, M)))
 
 
-@ct.kernel
+@ct.kernel(num_worker_warps=8)
 def backward_query(
-    q, k, v, start, stop, inside, bias, keep, out, lse, dout, delta, dq, dbias,
+    q, k, v, start, stop, inside, bias, keep, out, lse, dout, dlse, delta, spoils, dq, dbias,
     scale: Const[float], softcap: Const[float], kept_factor: Const[float], masked: Const[bool],
-    biased: Const[bool], dropped: Const[bool], counted: Const[bool], wanted: Const[bool],
+    biased: Const[bool], dropped: Const[bool], counted: Const[bool], wants_bias: Const[bool],
+    has_dlse: Const[bool],
     tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
-    """dq and, if wanted, dbias of M queries. delta holds −dlse and becomes Σ dout · out − dlse, for
-    `backward_key`."""
-    i, h, b = ct.bid(0), ct.bid(1), ct.bid(2)
+    """dq and, if wanted, dbias of M queries; and for `backward_key` delta = Σ dout · out − dlse, and
+    spoils, which is NaN where dout is not finite and else 0."""
+    i = ct.num_blocks(0) - 1 - ct.bid(0)
+    h = ct.bid(1)
+    b = ct.bid(2)
     g = h // (q.shape[1] // k.shape[1])
-    query, dvalue = rows(q, b, h, i, M, D), rows(dout, b, h, i, M, V)
-    begin, end = numbers(start, b, h, i, (M, 1)), numbers(stop, b, h, i, (M, 1))
-    weighted = rows(out, b, h, i, M, V).astype(lse.dtype) * dvalue.astype(lse.dtype)
-    mean = ct.sum(weighted, axis=1, keepdims=True) + numbers(delta, b, h, i, (M, 1))
-    ct.store(delta, (b, h, i), mean.reshape((1, 1, M)))
+
+    query = rows(q, b, h, i, M, D)
+    dresult = rows(dout, b, h, i, M, V)
+    begin = numbers(start, b, h, i, (M, 1))
+    end = numbers(stop, b, h, i, (M, 1))
     logs = numbers(lse, b, h, i, (M, 1)) * LOG2_E
+
+    weighted = rows(out, b, h, i, M, V).astype(lse.dtype) * dresult.astype(lse.dtype)
+    mean = ct.sum(weighted, axis=1, keepdims=True)
+    if has_dlse:
+        mean = mean - numbers(dlse, b, h, i, (M, 1))
+    ct.store(delta, (b, h, i), mean.reshape((1, 1, M)))
+    ct.store(spoils, (b, h, i), spoilt(dresult, lse.dtype, (1, 1, M)))
+
+    zero = ct.full((M, N), 0.0, lse.dtype)
     acc = ct.full((M, D), 0.0, lse.dtype)
-    first = ct.min(ct.where(begin < end, begin, k.shape[2])) // N
-    for j in range(first, ct.cdiv(ct.max(end), N)):
-        place, key, clean = (b, h, i, j), rows(k, b, g, j, N, D), True
-        zero = ct.full((M, N), 0.0, lse.dtype)
-        raw = product(query, columns(k, b, g, j, N, D), zero, tf32)
-        dp = product(dvalue, columns(v, b, g, j, N, V), zero, tf32)
-        scores, slope = scores_of(raw, scale, softcap, bias, biased, place, False)
-        if dropped:
-            seen = kept(keep, counted, q.shape[1], place, (M, N), False)
-            dp = ct.where(seen, dp * kept_factor, 0.0)
-        ds = ct.exp2(scores - logs) * (dp - mean)
-        if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
-            seen = visible(begin, end, inside, masked, bias, biased, place, (M, N), False)
-            ds, clean = ct.where(seen, ds, 0.0), ct.sum(spoilt(key, lse.dtype)) == 0.0
-        if wanted:
-            ct.store(dbias, place, ds.astype(dbias.dtype).reshape((1, 1, M, N)))
-        ds = (ds * slope).astype(k.dtype)
-        acc = product(ds, key, acc, tf32) if clean else product(ds, finite(key), acc, tf32)
+    only_edges = masked or biased
+    tiles = tiles_of_keys(begin, end, i, q.shape[2], k.shape[2], M, N, only_edges)
+    for edge in ct.static_iter((True,) if only_edges else (True, False)):
+        for n in range(count(tiles, edge)):
+            j = number(tiles, edge, n)
+            place = (b, h, i, j)
+            key = rows(k, b, g, j, N, D)
+            raw = product(query, ct.transpose(key), zero, tf32)
+            added = biases(bias, biased, place, (M, N), False, lse.dtype)
+            scores, slope = scores_of(raw, scale, softcap, added)
+            dp = product(dresult, columns(v, b, g, j, N, V), zero, tf32)
+            if dropped:
+                dp = ct.where(
+                    kept(keep, counted, q.shape[1], place, (M, N), False), dp * kept_factor, 0.0
+                )
+
+            ds = exp2(scores - logs) * (dp - mean)
+            if edge:
+                seen = visible(begin, end, inside, masked, added, biased, place, (M, N), False)
+                ds = ct.where(seen, ds, 0.0)
+                key = finite(key)
+            if wants_bias:
+                ct.store(dbias, place, ds.astype(dbias.dtype).reshape((1, 1, M, N)))
+            acc = product((ds * slope).astype(k.dtype), key, acc, tf32)
+
     ct.store(dq, (b, h, i, 0), (acc * scale).astype(dq.dtype).reshape((1, 1, M, D)))
 
 
-@ct.kernel
+@ct.kernel(num_worker_warps=8)
 def backward_key(
-    q, k, v, start, stop, inside, bias, keep, lse, dout, delta, dk, dv,
+    q, k, v, start, stop, inside, bias, keep, lse, dout, delta, spoils, seeing, dk, dv,
     scale: Const[float], softcap: Const[float], kept_factor: Const[float], masked: Const[bool],
     biased: Const[bool], dropped: Const[bool], counted: Const[bool],
     tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
@@ -242,38 +333,48 @@ def backward_key(
 
     Tiles of pairs are (N, M) here, so that no product needs them transposed.
     """
-    j, g, b = ct.bid(0), ct.bid(1), ct.bid(2)
+    j = ct.bid(0)
+    g = ct.bid(1)
+    b = ct.bid(2)
     group = q.shape[1] // k.shape[1]
-    key, value = rows(k, b, g, j, N, D), rows(v, b, g, j, N, V)
-    dkey, dvalue = ct.full((N, D), 0.0, lse.dtype), ct.full((N, V), 0.0, lse.dtype)
+
+    key = rows(k, b, g, j, N, D)
+    value = rows(v, b, g, j, N, V)
+    zero = ct.full((N, M), 0.0, lse.dtype)
+    dkey = ct.full((N, D), 0.0, lse.dtype)
+    dvalue = ct.full((N, V), 0.0, lse.dtype)
+    only_edges = masked or biased
     for h in range(g * group, (g + 1) * group):
-        for i in range(ct.cdiv(q.shape[2], M)):
-            begin, end = numbers(start, b, h, i, (1, M)), numbers(stop, b, h, i, (1, M))
-            first = ct.min(ct.where(begin < end, begin, k.shape[2]))
-            if first < (j + 1) * N and ct.max(end) > j * N:
-                place, zero = (b, h, i, j), ct.full((N, M), 0.0, lse.dtype)
-                query, douts, clean = rows(q, b, h, i, M, D), rows(dout, b, h, i, M, V), True
+        tiles = tiles_of_queries(seeing, b, h, j, only_edges)
+        for edge in ct.static_iter((True,) if only_edges else (True, False)):
+            for n in range(count(tiles, edge)):
+                i = number(tiles, edge, n)
+                place = (b, h, i, j)
+                query = rows(q, b, h, i, M, D)
+                dresult = rows(dout, b, h, i, M, V)
                 raw = product(key, columns(q, b, h, i, M, D), zero, tf32)
+                added = biases(bias, biased, place, (N, M), True, lse.dtype)
+                scores, slope = scores_of(raw, scale, softcap, added)
                 dp = product(value, columns(dout, b, h, i, M, V), zero, tf32)
-                scores, slope = scores_of(raw, scale, softcap, bias, biased, place, True)
-                p = ct.exp2(scores - numbers(lse, b, h, i, (1, M)) * LOG2_E)
+
+                p = exp2(scores - numbers(lse, b, h, i, (1, M)) * LOG2_E)
                 weights = p
                 if dropped:
                     seen = kept(keep, counted, q.shape[1], place, (N, M), True)
                     weights = ct.where(seen, p * kept_factor, 0.0)
                     dp = ct.where(seen, dp * kept_factor, 0.0)
+
                 ds = p * (dp - numbers(delta, b, h, i, (1, M))) * slope
-                if masked or biased or j * N < ct.max(begin) or (j + 1) * N > ct.min(end):
-                    seen = visible(begin, end, inside, masked, bias, biased, place, (N, M), True)
-                    bad = spoilt(douts, lse.dtype).reshape((1, M))
-                    weights, ds = ct.where(seen, weights + bad, 0.0), ct.where(seen, ds, 0.0)
-                    clean = ct.sum(bad) + ct.sum(spoilt(query, lse.dtype)) == 0.0
-                weights, ds = weights.astype(dout.dtype), ds.astype(q.dtype)
-                if clean:
-                    dvalue = product(weights, douts, dvalue, tf32)
-                    dkey = product(ds, query, dkey, tf32)
-                else:
-                    dvalue = product(weights, finite(douts), dvalue, tf32)
-                    dkey = product(ds, finite(query), dkey, tf32)
+                if edge:
+                    begin = numbers(start, b, h, i, (1, M))
+                    end = numbers(stop, b, h, i, (1, M))
+                    seen = visible(begin, end, inside, masked, added, biased, place, (N, M), True)
+                    weights = ct.where(seen, weights + numbers(spoils, b, h, i, (1, M)), 0.0)
+                    ds = ct.where(seen, ds, 0.0)
+                    dresult = finite(dresult)
+                    query = finite(query)
+                dvalue = product(weights.astype(dout.dtype), dresult, dvalue, tf32)
+                dkey = product(ds.astype(q.dtype), query, dkey, tf32)
+
     ct.store(dk, (b, g, j, 0), (dkey * scale).astype(dk.dtype).reshape((1, 1, N, D)))
     ct.store(dv, (b, g, j, 0), dvalue.astype(dv.dtype).reshape((1, 1, N, V)))

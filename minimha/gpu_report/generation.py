@@ -1,0 +1,48 @@
+"""How many tokens a second a GPT generates, on the GPU and with NumPy on the CPU beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from minimha_autograd import backend
+
+from ..transformers import GPT, stream
+from . import measuring
+from .measuring import Row, Sizes
+from .training_step import model_and_batch
+
+LONGEST = 15.0
+"""Seconds after which no further token is drawn."""
+
+
+def generation(sizes: Sizes) -> Iterator[Row]:
+    """Tokens a second of one sequence with a cache, which starts with a single token."""
+    model, _, _ = model_and_batch(sizes)
+    for name in ("numpy", "cupy"):
+        row: Row = {"library": name}
+        with measuring.failure_noted(row):
+            model.to(name)
+            draw(model, name, 4)  # compiles
+
+            start = time.perf_counter()
+            drawn = draw(model, name, sizes.tokens)
+            seconds = time.perf_counter() - start
+
+            row |= {"tokens": drawn, "seconds": seconds, "tokens/s": drawn / seconds}
+            row["attention"] = measuring.attention_of(lambda: draw(model, name, drawn))  # noqa: B023
+        yield row
+
+
+def draw(model: GPT, library: str, count: int) -> int:
+    """Draw so many tokens, fewer if they take too long. Returns how many."""
+    first = backend.library(library).asarray(np.zeros((1, 1), "int64"))
+    end = time.perf_counter() + LONGEST
+    drawn = 0
+    for _ in stream(model, first, count, temperature=0):
+        drawn += 1
+        if time.perf_counter() > end:
+            break
+    return drawn
