@@ -75,9 +75,7 @@ class ArrayType(NamedTuple):
             lengths=tuple(1 if n == 1 else None for n in x.shape),
             divisors=tuple(16 if n % 16 == 0 else 1 for n in x.shape),
             strides=tuple(1 if step == 1 else None for step in strides),
-            stride_divisors=tuple(
-                row if step % row == 0 and step != 1 else 1 for step in strides
-            ),
+            stride_divisors=tuple(row if step % row == 0 and step != 1 else 1 for step in strides),
             overlaps=0 in strides,
         )
 
@@ -206,9 +204,7 @@ def bytecode(signature: Signature) -> bytes:
 
     from . import tiles
 
-    parameters = [
-        x.constraint() if isinstance(x, ArrayType) else x for x in signature.parameters
-    ]
+    parameters = [x.constraint() if isinstance(x, ArrayType) else x for x in signature.parameters]
     convention = compilation.CallingConvention.cutile_python_v2()
     made = compilation.KernelSignature(parameters, convention, symbol=signature.kernel)
     file = io.BytesIO()
