@@ -221,10 +221,6 @@ exp, log, log2, tanh, sqrt, abs = (  # noqa: A001
 static_iter = iter
 
 
-def transpose(x: Any) -> Any:
-    return x.mT
-
-
 def exp2(x: Any, *, flush_to_zero: bool = False) -> Any:
     y = np.exp2(x)
     if not flush_to_zero:

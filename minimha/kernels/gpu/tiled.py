@@ -33,14 +33,14 @@ WIDEST = {2: 256, 4: 128, 8: 128}
 class TileSizes(NamedTuple):
     """Queries × keys in a tile of a kernel, for the compute capabilities of some GPUs."""
 
-    hopper: tuple[int, int]  # 9.0 and later
-    optional: tuple[int, int]  # the same with an array as mask, a bias, a softcap or dropout
-    ampere: tuple[int, int]  # 8.x, with and without
+    large: tuple[int, int]  # 9.0 and later
+    small: tuple[int, int]  # the same for few queries, or with optional arguments
+    ampere: tuple[int, int]  # 8.x, always
 
 
 TILES = {
     # kernel, bytes of a number, width up to
-    ("forward", 2, 64): TileSizes((128, 128), (64, 128), (64, 64)),  # 380 TFLOP/s
+    ("forward", 2, 64): TileSizes((128, 128), (64, 64), (64, 64)),  # 380 TFLOP/s
     ("forward", 2, 128): TileSizes((128, 64), (64, 64), (64, 32)),  # 525 TFLOP/s
     ("forward", 2, 256): TileSizes((64, 32), (64, 16), (32, 32)),
     ("forward", 4, 64): TileSizes((128, 32), (64, 32), (64, 32)),  # 61 TFLOP/s
@@ -66,12 +66,13 @@ after it, and have not run on a GPU since. The other sizes spill few registers o
 
 
 def tile_sizes(
-    kernel: str, itemsize: int, width: int, optional: bool, capability: int
+    kernel: str, itemsize: int, width: int, queries: int, optional: bool, capability: int
 ) -> tuple[int, int]:
     """Queries and keys in a tile of a kernel.
 
     itemsize    bytes of a number
     width       the larger of D and Dv, rounded up to a power of 2
+    queries     T
     optional    whether there is an array as mask, a bias, a softcap or dropout
     capability  the compute capability of the GPU, 90 for 9.0
     """
@@ -80,7 +81,7 @@ def tile_sizes(
     sizes = TILES[kernel, itemsize, max(64, width)]
     if capability < 90:
         return sizes.ampere
-    return sizes.optional if optional else sizes.hopper
+    return sizes.small if optional or queries < sizes.large[0] else sizes.large
 
 
 def _up(n: int) -> int:
@@ -278,13 +279,13 @@ class TileArguments(NamedTuple):
     def tile(self, kernel: str) -> Tile:
         """The sizes of a kernel's tiles for these arguments, on the GPU of the query."""
         t, d = self.query.shape[-2:]
-        s, dv = self.value.shape[-2:]
+        dv = self.value.shape[-1]
         width = max(_up(d), _up(dv))
         optional = self.masked or self.biased or self.dropped or self.numbers[1] > 0
-        capability = capability_of(self.query)
-        m, n = tile_sizes(kernel, self.query.dtype.itemsize, width, optional, capability)
-        tf32 = TF32 and self.query.dtype.itemsize == 4
-        return Tile(tf32, min(m, _up(t)), min(n, _up(s)), _up(d), _up(dv))
+        itemsize = self.query.dtype.itemsize
+        tf32 = TF32 and itemsize == 4
+        m, n = tile_sizes(kernel, itemsize, width, t, optional, capability_of(self.query))
+        return Tile(tf32, m, n, _up(d), _up(dv))
 
 
 class Tile(NamedTuple):

@@ -144,7 +144,7 @@ def biases(bias, biased, place, shape, flip, dtype):
     return added
 
 
-def scores_of(raw, scale, softcap, added):
+def scores_of(raw, scale, softcap, added, biased):
     """The scores times log₂ e for a tile of Q Kᵀ and its biases, and the slope of the softcap."""
     slope = 1.0
     if softcap > 0:
@@ -153,7 +153,9 @@ def scores_of(raw, scale, softcap, added):
         slope = 1.0 - bend * bend
     else:
         scores = raw * (scale * LOG2_E)
-    return scores + added * LOG2_E, slope
+    if biased:
+        scores = scores + added * LOG2_E
+    return scores, slope
 
 
 def visible(begin, end, inside, masked, added, biased, place, shape, flip):
@@ -236,7 +238,7 @@ def forward(
             value = rows(v, b, g, j, N, V)
             raw = product(query, columns(k, b, g, j, N, D), ct.full((M, N), 0.0, lse.dtype), tf32)
             added = biases(bias, biased, place, (M, N), False, lse.dtype)
-            scores, _ = scores_of(raw, scale, softcap, added)
+            scores, _ = scores_of(raw, scale, softcap, added, biased)
             if edge:
                 seen = visible(begin, end, inside, masked, added, biased, place, (M, N), False)
                 scores = ct.where(seen, scores, -math.inf)
@@ -304,9 +306,9 @@ def backward_query(
             j = number(tiles, edge, n)
             place = (b, h, i, j)
             key = rows(k, b, g, j, N, D)
-            raw = product(query, ct.transpose(key), zero, tf32)
+            raw = product(query, columns(k, b, g, j, N, D), zero, tf32)
             added = biases(bias, biased, place, (M, N), False, lse.dtype)
-            scores, slope = scores_of(raw, scale, softcap, added)
+            scores, slope = scores_of(raw, scale, softcap, added, biased)
             dp = product(dresult, columns(v, b, g, j, N, V), zero, tf32)
             if dropped:
                 dp = ct.where(
@@ -357,7 +359,7 @@ def backward_key(
                 dresult = rows(dout, b, h, i, M, V)
                 raw = product(key, columns(q, b, h, i, M, D), zero, tf32)
                 added = biases(bias, biased, place, (N, M), True, lse.dtype)
-                scores, slope = scores_of(raw, scale, softcap, added)
+                scores, slope = scores_of(raw, scale, softcap, added, biased)
                 dp = product(value, columns(dout, b, h, i, M, V), zero, tf32)
 
                 p = exp2(scores - numbers(lse, b, h, i, (1, M)) * LOG2_E)

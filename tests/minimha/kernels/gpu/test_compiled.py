@@ -1,7 +1,11 @@
 """The kernels for GPUs compile where there is no GPU."""
 
+import os
 import random
 import re
+import shutil
+import subprocess
+import sys
 from itertools import combinations
 
 import pytest
@@ -20,10 +24,15 @@ def nvrtc():
 
 
 @pytest.fixture
-def bytecode():
+def tiles():
+    """cuTile and its compiler."""
     pytest.importorskip("cuda.tile")
     pytest.importorskip("ml_dtypes")
-    return compiled.bytecode
+    try:
+        compiled.nvidia("tileiras")
+        compiled.nvidia("cuobjdump")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
@@ -52,32 +61,124 @@ def test_an_error_in_cuda_is_reported_by_its_line(nvrtc, old, new, message):
         nvrtc(SOURCE.replace(old, new), "sm_75", "float")
 
 
-def with_every_three(signatures):
-    """A third of the signatures, with every combination of three types or options."""
+PLAIN = [
+    (dtype, sizes, compiled.Options())
+    for dtype in ("float16", "bfloat16", "float32")
+    for sizes in compiled.COMMON
+]
+"""The calls that a model makes."""
+
+
+@pytest.mark.parametrize("architecture", compiled.ARCHITECTURES[1:])
+@pytest.mark.parametrize(("dtype", "sizes", "options"), PLAIN)
+def test_tiles_of_common_calls_compile_to_machine_code(tiles, dtype, sizes, options, architecture):
+    """On Hopper, for which their sizes were chosen, they keep their numbers in registers."""
+    for signature in compiled.signatures(dtype, sizes, options):
+        code = compiled.machine_code(compiled.bytecode(signature), architecture)
+        assert code.startswith(b"\x7fELF")
+        if architecture == "sm_90":
+            _, spilled = compiled.registers_and_spills(code)
+            assert spilled <= 100, signature.kernel
+
+
+def with_every_pair(calls):
+    """Calls that between them have every combination of two of dtype, sizes and options."""
     seen = set()
-    for signature in random.Random(0).sample(signatures, len(signatures)):
-        threes = {*combinations(enumerate((*signature.arrays, *signature.constants)), 3)}
-        if not threes <= seen:
-            seen |= threes
-            yield signature
+    for dtype, sizes, options in random.Random(0).sample(calls, len(calls)):
+        pairs = {*combinations(enumerate((dtype, sizes, *options)), 2)}
+        if not pairs <= seen:
+            seen |= pairs
+            yield dtype, sizes, options
 
 
-@pytest.mark.parametrize("kernel", ["forward", "backward_query", "backward_key"])
-def test_signatures_in_use_compile_to_bytecode(bytecode, kernel):
-    signatures = [signature for signature in compiled.signatures() if signature.kernel == kernel]
-    dtypes = {signature.arrays[0][0] for signature in signatures}
-    assert dtypes == {"float16", "bfloat16", "float32", "float64"}
-    for signature in with_every_three(signatures):
-        assert bytecode(signature).startswith(b"\x7fTileIR")
+OTHERS = list(with_every_pair(list(compiled.calls())))
 
 
-@pytest.mark.parametrize(("k", "wrong"), [(1, ("float32", 4)), (3, ("int32", 4))])
-def test_wrong_types_and_shapes_do_not_compile(bytecode, k, wrong):
-    """Keys of another dtype than the queries; intervals with a number for each pair."""
+@pytest.mark.parametrize("number", range(len(OTHERS)))
+def test_tiles_with_options_compile_to_machine_code(tiles, number):
+    architecture = compiled.ARCHITECTURES[1 + number % 3]
+    for signature in compiled.signatures(*OTHERS[number]):
+        code = compiled.machine_code(compiled.bytecode(signature), architecture)
+        assert code.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize(("k", "wrong"), [(1, "float32"), (3, "float32")])
+def test_wrong_types_do_not_compile(tiles, k, wrong):
+    """Keys of another dtype than the queries, and intervals that are no integers."""
     import cuda.tile as ct
 
-    signature = next(compiled.signatures())
-    arrays = list(signature.arrays)
-    arrays[k] = wrong
+    signature = compiled.signatures(*PLAIN[0])[0]
+    parameters = list(signature.parameters)
+    parameters[k] = parameters[k]._replace(dtype=wrong)
     with pytest.raises(ct.TileError):
-        bytecode(signature._replace(arrays=tuple(arrays)))
+        compiled.bytecode(signature._replace(parameters=tuple(parameters)))
+
+
+def test_a_compiler_that_crashes_is_an_error(tiles, monkeypatch):
+    monkeypatch.setattr(compiled, "nvidia", lambda program: "false")
+    with pytest.raises(RuntimeError, match="tileiras ends with 1"):
+        compiled.machine_code(b"", "sm_90")
+
+
+DRIVER = """
+#include <cstring>
+static int done() { return 0; }
+static int version(int* number) { *number = 13000; return 0; }
+extern "C" int cuGetProcAddress_v2(const char* name, void** found, int, unsigned long long, void*)
+{
+    *found = strstr(name, "DriverGetVersion") ? (void*)version : (void*)done;
+    return 0;
+}
+"""
+"""As much of a driver as cuTile asks for before it looks at the arguments of a launch."""
+
+LAUNCHED = """
+import numpy as np
+import cuda.tile as ct
+from cuda.tile import compilation
+from minimha.kernels.gpu import compiled
+
+
+class Allocated:
+    def __init__(self, x):
+        self.__cuda_array_interface__ = {
+            "shape": x.shape, "strides": x.strides, "typestr": x.dtype.str, "version": 3,
+            "data": (2**30, False),
+        }
+
+
+@ct.kernel
+def kernel(x):
+    pass
+
+
+convention = compilation.CallingConvention.cutile_python_v2()
+zeros = np.zeros
+for x in (
+    zeros(200), zeros((3, 4), bool), zeros((3, 32), bool), zeros((1, 1, 1, 1), bool),
+    zeros((2, 200, 4, 64), "f2").transpose(0, 2, 1, 3), zeros((4, 1, 7, 64), "f2"),
+    zeros((3, 200, 5), "f4").transpose(1, 0, 2), zeros((2, 32, 48), "f2")[:, :, :16],
+    np.broadcast_to(zeros(5, "f4"), (4, 5)), np.broadcast_to(zeros((1, 16), "f4"), (1, 1, 16)),
+    np.broadcast_to(zeros((4, 1), bool), (4, 5)), zeros((5, 1), "f2"), zeros((2, 3, 40), "i4"),
+):
+    signature = compilation.KernelSignature.from_kernel_args(kernel, (Allocated(x),), convention)
+    found, expected = compiled.ArrayType.of(x).constraint(), signature.parameters[0]
+    assert found == expected, f"{found} for {expected}, {x.shape} {x.strides}"
+"""
+
+
+def test_the_assumptions_about_arrays_are_those_of_a_launch(tiles, tmp_path):
+    """cuTile itself says what it would compile for arrays on a GPU; the driver is a stand-in."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no g++")
+    source = tmp_path / "driver.cpp"
+    source.write_text(DRIVER, encoding="ascii")
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHED], env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -1,14 +1,11 @@
 """NumPy's stand-in for cuTile refuses what a GPU leaves undefined, and shows a block step by step."""
 
-import ast
 import operator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from minimha.kernels.gpu import numpy_tile as ct
-from minimha.kernels.gpu import tiled
 
 ZERO = ct.PaddingMode.ZERO
 
@@ -112,15 +109,3 @@ def test_tf32_keeps_10_bits_of_fraction():
     for rest, rounded in ((0.49, 0), (0.51, 1), (-0.49, 0), (-0.51, -1)):
         x = ct.full((1,), 1.5 + rest * 2**-10, ct.float32)
         np.testing.assert_array_equal(x.astype(ct.tfloat32), np.float32(1.5 + rounded * 2**-10))
-
-
-@pytest.mark.parametrize(("file", "most"), [("tiles.py", 200), ("numpy_tile.py", 250)])
-def test_the_files_that_students_read_are_short(file, most):
-    """Lines of code, without docstrings and comments."""
-    path = Path(tiled.__file__).with_name(file)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for node in ast.walk(ast.parse("\n".join(lines))):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
-    code = [line for line in lines if line.strip() and not line.strip().startswith("#")]
-    assert len(code) <= most
