@@ -1,105 +1,162 @@
 """How many registers the kernels for GPUs need, according to NVIDIA's compiler, without a GPU.
 
 python benchmarks/registers.py [--quick] [--save docs/measured/registers.md]
+python benchmarks/registers.py --all [--sample N] [--seed K]    everything that calls may need
 
-Needs Linux and NVIDIA's compiler for tiles, which is a large download:
+Needs Linux and NVIDIA's compiler for tiles, a download of 211 MB:
 pip install ".[gpu-checks]" "cuda-tile[tileiras]" nvidia-cuda-cuobjdump
 """
 
 from __future__ import annotations
 
-import importlib.util
-import re
-import subprocess
-import tempfile
+import random
+import sys
+from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import common
 
-from minimha.kernels.gpu import compiled
+from minimha.kernels.gpu import compiled, tiled
 
-ARCHITECTURES = compiled.ARCHITECTURES[1:]  # cuTile has no sm_75
-LONGEST = 30  # seconds after which tileiras is stopped: a tile that spills much can take minutes
-SIZES = (32, 32), (64, 32), (64, 64), (128, 64)  # candidates for the queries and keys in a tile
-TITLE = f"""\
+CAPABILITIES = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
+KERNELS = "forward", "backward_query", "backward_key"
+CANDIDATES = {  # queries × keys, by kernel and bytes of a number
+    ("forward", 2): [(64, 64), (128, 128)],
+    ("forward", 4): [(64, 64)],
+    ("backward_query", 2): [(64, 64), (128, 128)],
+    ("backward_query", 4): [(64, 64)],
+    ("backward_key", 2): [(64, 64), (128, 128)],
+    ("backward_key", 4): [(32, 64)],
+}
+HEADS = [
+    ("float16", 64),
+    ("float16", 128),
+    ("float16", 256),
+    ("bfloat16", 64),
+    ("bfloat16", 128),
+    ("bfloat16", 256),
+    ("float32", 64),
+    ("float32", 128),
+]
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+MOST_SPILLED = 100  # bytes of a thread, on sm_90
+
+TITLE = """\
 # Registers of the kernels for GPUs
 
 `python benchmarks/registers.py`, on a machine without a GPU. It compiles the kernels of tiled
-attention, without options such as dropout, for heads of width D on GPUs of compute capability 8.0
-(sm_80), 9.0 and 10.0. Each cell shows the number of registers of a thread, and how many bytes do
-not fit into them and spill to memory. The compiler, `tileiras`, fails for some tiles, and is
-stopped after {LONGEST} s. `tiled.tile_sizes` chooses a large tile (queries × keys) that spills
-little on sm_90; it is marked "in use". A product of float32 arrays is computed as three products in
-TF32. The speed of the kernels has not been measured on a GPU yet.
+attention as a call with a causal mask and no options launches them, for heads of width D on GPUs of
+compute capability 8.0 (sm_80), 9.0 and 10.0. Each cell shows the number of registers of a thread,
+and how many bytes do not fit into them and spill to memory. A tile has queries × keys; **bold** are
+the sizes in use. The compiler, `tileiras`, fails for some tiles, and is stopped after two minutes.
+A product of float32 arrays is computed as three products in TF32.
+
+How the sizes were chosen, in `tiled.TILES`:
+
+- **Measured**: float16 on compute capability 9.0, for widths up to 128, and the forward in float32
+  up to 64. There [a prototype of these kernels](gpu.md#a-prototype-without-branches) was fastest on
+  an H200 with these sizes, except that `backward_key` with D = 128 was 8 % faster with 64 × 64 and
+  another hint than the kernels have. bfloat16 has the sizes of float16.
+- **Chosen by this table**: all others, so that little spills. Nobody has measured their speed. GPUs
+  of compute capability 10.0 use the sizes of 9.0, although more spills there.
+- **Not chosen at all**: float64, which serves gradient checks, has tiles of 16 × 16 everywhere.
+
+With a mask given as an array, a bias, a softcap or dropout, tiles are smaller; those sizes are in
+the table too, but compiled without these options. The kernels as they are have not run on a GPU.
 
 """
 
 
-def nvidia(program: str) -> Path:
-    """A program in NVIDIA's wheels. Raises FileNotFoundError if none is installed."""
-    package = importlib.util.find_spec("nvidia")
-    for folder in (package and package.submodule_search_locations) or ():
-        for path in Path(folder).glob(f"cu13/bin/{program}*"):
-            return path
-    raise FileNotFoundError(f"no installed wheel of NVIDIA has {program}")
-
-
-def cubin(code: bytes, architecture: str) -> bytes:
-    """The machine code of cuTile's bytecode. Raises subprocess.SubprocessError."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "bytecode"), Path(folder, "cubin")
-        source.write_bytes(code)
-        command = nvidia("tileiras"), source, "-o", made, "--gpu-name", architecture, "-O3"
-        subprocess.run(command, check=True, capture_output=True, timeout=LONGEST)
-        return made.read_bytes()
-
-
-def registers_and_spills(code: bytes) -> tuple[int, int]:
-    """Of machine code with a single kernel: the registers of a thread, and the bytes of those that
-    do not fit and spill to memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "cubin")
-        path.write_bytes(code)
-        command = nvidia("cuobjdump"), "--dump-resource-usage", path
-        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    (usage,) = re.findall(r"REG:(\d+) STACK:(\d+)", text)
-    return int(usage[0]), int(usage[1])
-
-
 def cell(code: bytes, architecture: str) -> str:
+    """Registers and bytes spilled."""
     try:
-        registers, spilled = registers_and_spills(cubin(code, architecture))
-    except subprocess.TimeoutExpired:
-        return f"not in {LONGEST} s"
-    except subprocess.CalledProcessError:
-        return "tileiras fails"
+        made = compiled.machine_code(code, architecture)
+    except RuntimeError:
+        return "fails"
+    registers, spilled = compiled.registers_and_spills(made)
     return f"{registers}" + (f", spills {spilled}" if spilled else "")
 
 
-def rows(sizes: tuple[tuple[int, int], ...]) -> list[list[str]]:
-    """Registers and bytes spilled for each size of a tile."""
-    found = []
-    for signature in compiled.signatures():
-        (dtype, _), *_ = signature.arrays
-        *options, m, n, d, _ = signature.constants
-        if dtype not in ("float16", "float32") or any(x is True for x in options) or options[1]:
-            continue
-        for size in sizes:
-            code = compiled.bytecode(signature._replace(constants=(*options, *size, d, d)))
-            cells = [cell(code, architecture) for architecture in ARCHITECTURES]
-            used = " (in use)" if size == (m, n) else ""
-            tile = f"{size[0]} × {size[1]}{used}"
-            found.append([signature.kernel, dtype, str(d), tile, *cells])
-    return found
+def candidates(kernel: str, dtype: str, width: int) -> list[tuple[int, int]]:
+    """Sizes to compile, the smallest first: those of `tiled.TILES`, and some to compare."""
+    itemsize = BYTES[dtype]
+    sizes = {*tiled.TILES[kernel, itemsize, width], *CANDIDATES[kernel, itemsize]}
+    return sorted(sizes, key=lambda size: (size[0] * size[1], size))
+
+
+def rows(quick: bool) -> Iterator[list[str]]:
+    """A row of the page for each dtype, width, kernel and size of a tile."""
+    for dtype, width in HEADS[:1] if quick else HEADS:
+        call = dtype, compiled.COMMON[0]._replace(D=width), compiled.Options()
+        for k, kernel in enumerate(KERNELS):
+            for size in candidates(kernel, dtype, width)[: 1 if quick else None]:
+                with mock.patch.object(tiled, "tile_sizes", return_value=size):
+                    signature = compiled.signatures(*call)[k]
+                code = compiled.bytecode(signature)
+                cells = []
+                for architecture, capability in CAPABILITIES.items():
+                    text = cell(code, architecture)
+                    used = tiled.tile_sizes(kernel, BYTES[dtype], width, False, capability)
+                    cells.append(f"**{text}**" if size == used else text)
+                yield [kernel, dtype, str(width), f"{size[0]} × {size[1]}", *cells]
+
+
+def page(quick: bool) -> str:
+    names = (f"{name} {version(name)}" for name in ("cuda-tile", "nvidia-cuda-tileiras"))
+    table = common.table(["kernel", "dtype", "D", "tile", *CAPABILITIES], list(rows(quick)))
+    return f"{TITLE}{table}\n\n{', '.join(names)}.\n"
+
+
+def compile_all(calls: list[tuple[Any, ...]]) -> int:
+    """Compile what these calls launch on each GPU, and print what fails or spills much.
+
+    Returns how many signatures fail.
+    """
+    from cuda.tile import TileError
+
+    tried = failed = 0
+    for architecture, capability in CAPABILITIES.items():
+        first = {}  # the first call that needs a signature
+        with mock.patch.object(tiled, "capability_of", return_value=capability):
+            for call in calls:
+                for signature in compiled.signatures(*call):
+                    first.setdefault(signature, call)
+
+        for signature, call in first.items():
+            tried += 1
+            problem = ""
+            try:
+                made = compiled.machine_code(compiled.bytecode(signature), architecture)
+            except (RuntimeError, TileError) as error:
+                failed += 1
+                problem = f"fails: {error}"
+            else:
+                _, spilled = compiled.registers_and_spills(made)
+                if architecture == "sm_90" and spilled > MOST_SPILLED:
+                    problem = f"spills {spilled} bytes"
+            if problem:
+                m, n = signature.parameters[-4:-2]
+                print(f"{architecture} {signature.kernel} {m} × {n} {call} {problem}", flush=True)
+
+    print(f"{tried} compiled, {failed} failed")
+    return failed
 
 
 def main() -> None:
-    options = common.arguments(__doc__, quick="the smallest tile only").parse_args()
-    found = rows(SIZES[:1] if options.quick else SIZES)
-    names = (f"{name} {version(name)}" for name in ("cuda-tile", "nvidia-cuda-tileiras"))
-    table = common.table(["kernel", "dtype", "D", "tile", *ARCHITECTURES], found)
-    common.show(f"{TITLE}{table}\n\n{', '.join(names)}.\n", options.save)
+    parser = common.arguments(__doc__, quick="float16 with D = 64 and the smallest tiles only")
+    parser.add_argument("--all", action="store_true", help="compile what any call may launch")
+    parser.add_argument("--sample", type=int, help="with --all: only so many of the calls")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    options = parser.parse_args()
+
+    if options.all:
+        calls = list(compiled.calls())
+        if options.sample is not None:
+            calls = random.Random(options.seed).sample(calls, options.sample)
+        sys.exit(compile_all(calls) > 0)
+    common.show(page(options.quick), options.save)
 
 
 if __name__ == "__main__":

@@ -115,8 +115,10 @@ TWO_TOKENS = {  # worked by hand in the text
         "128 queries, 128 keys, D = 128:  32768 registers, cannot fit",
         "Step(parameters=429824, flops=2869690368, state=6877184, update=12035072, kept=4194304)",
         "scores in memory       8.9 MB,  30 flops per byte: 10% of the peak",
-        "block 1 visits the tiles [0, 1] of keys",
+        "edge = True\nj = 1\nedge = False\nj = 0\nscores = ct.where(seen, scores, -math.inf)",
         "last tile of keys left out           right                         off by",
+        "edges not left out of the middle     right                         off by",
+        "mistakes that pass the first test: no guess, the result 3",
     ],
     "13_many_machines": [
         "to train the model: 112 GB\nkeys and values of the layer: 33 GB",

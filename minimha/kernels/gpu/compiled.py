@@ -147,6 +147,8 @@ def calls() -> Iterator[tuple[str, Sizes, Options]]:
             for options in EVERY_OPTION:
                 yield dtype, sizes, options
         for sizes in OTHER:
+            if sizes.D > 128 and dtype in ("float32", "float64"):
+                continue  # wider than tiles support: see `tiled.WIDEST`
             yield dtype, sizes, EVERY_OPTION[0]
             yield dtype, sizes, EVERY_OPTION[-1]
 
