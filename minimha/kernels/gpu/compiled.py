@@ -153,8 +153,10 @@ def calls() -> Iterator[tuple[str, Sizes, Options]]:
             yield dtype, sizes, EVERY_OPTION[-1]
 
 
-def signatures(dtype: str, sizes: Sizes, options: Options) -> list[Signature]:
-    """What the three kernels of a call are compiled for.
+def signatures(
+    dtype: str, sizes: Sizes, options: Options, architecture: str = "sm_90"
+) -> list[Signature]:
+    """What the three kernels of a call are compiled for on a GPU.
 
     Found by calling `forward` and `backward` with a `launch` that only records its arguments.
     """
@@ -167,6 +169,7 @@ def signatures(dtype: str, sizes: Sizes, options: Options) -> list[Signature]:
     names = SimpleNamespace(**{k: k for k in ("forward", "backward_query", "backward_key")})
     runner = tiled.Runner(names, note, None)
     x = tiled.laid_out(_arguments(dtype, sizes, options))
+    x = x._replace(capability=int(architecture.removeprefix("sm_")))
     with np.errstate(all="ignore"):  # the results are never filled
         out, lse = tiled.forward(x, runner)
         wanted = True, True, True, options.bias, options.sink

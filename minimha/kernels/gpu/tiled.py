@@ -233,6 +233,7 @@ class TileArguments(NamedTuple):
     counted: bool  # whether keep is a draw
     sunk: bool
     shape: tuple[int, ...]  # (…, H, T, S), as given
+    capability: int  # the compute capability of the GPU, 90 for 9.0
 
     @classmethod
     def of(cls, x: Arguments) -> TileArguments:
@@ -260,6 +261,7 @@ class TileArguments(NamedTuple):
             counted=isinstance(x.keep, Draw),
             sunk=x.sink is not None,
             shape=shape,
+            capability=capability_of(x.query),
         )
 
     @property
@@ -277,14 +279,14 @@ class TileArguments(NamedTuple):
         return (*self.numbers, self.masked, self.biased, self.dropped, self.counted)
 
     def tile(self, kernel: str) -> Tile:
-        """The sizes of a kernel's tiles for these arguments, on the GPU of the query."""
+        """The sizes of a kernel's tiles for these arguments."""
         t, d = self.query.shape[-2:]
         dv = self.value.shape[-1]
         width = max(_up(d), _up(dv))
         optional = self.masked or self.biased or self.dropped or self.numbers[1] > 0
         itemsize = self.query.dtype.itemsize
         tf32 = TF32 and itemsize == 4
-        m, n = tile_sizes(kernel, itemsize, width, t, optional, capability_of(self.query))
+        m, n = tile_sizes(kernel, itemsize, width, t, optional, self.capability)
         return Tile(tf32, m, n, _up(d), _up(dv))
 
 
