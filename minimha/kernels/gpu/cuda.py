@@ -1,4 +1,4 @@
-"""Kernels in CUDA C++, which CuPy compiles when they are first needed. Not yet run on a GPU."""
+"""Kernels in CUDA C++, which CuPy compiles when they are first needed."""
 
 from __future__ import annotations
 

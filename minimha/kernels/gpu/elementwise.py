@@ -40,7 +40,8 @@ def _gate(x: Array, times: Array | None, *numbers: float, bound: float) -> Any:
     cuda.launch_for_entries(SOURCE, "gate", x, x, factor, y, *settings)
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        dy, dx = cuda.contiguous(dy), cuda.empty(x.shape, like=x)
+        dy = cuda.contiguous(dy)
+        dx = cuda.empty(x.shape, like=x)
         dfactor = None if factor is None else cuda.empty(x.shape, like=x)
         cuda.launch_for_entries(SOURCE, "gate_backward", x, x, factor, dy, dx, dfactor, *settings)
         return dx, dfactor
@@ -58,7 +59,8 @@ def dropout(x: Array, keep: Array, *, p: float) -> Any:
     keep = cuda.contiguous(keep)
 
     def dropped(a: Array) -> Array:
-        a, y = cuda.contiguous(a), cuda.empty(a.shape, like=a)
+        a = cuda.contiguous(a)
+        y = cuda.empty(a.shape, like=a)
         cuda.launch_for_entries(SOURCE, "dropout", a, a, keep, y, 1 - p, a.size)
         return y
 

@@ -26,8 +26,8 @@ def embedding(table: Array, indices: Array) -> Any:
         return None
     if type(indices) is not type(table) or not backend.is_integral(indices) or not indices.size:
         return None
-    xp, shape = namespace(table), table.shape
-    count, width = shape
+    xp = namespace(table)
+    shape = count, width = table.shape
     places = cuda.contiguous(xp.astype(indices, xp.int64))
     y = cuda.empty((*indices.shape, width), like=table)
     cuda.launch_for_rows(
@@ -44,7 +44,8 @@ def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: An
         return None
     if type(scaling) not in (type(None), Llama3):
         return None
-    xp, half = namespace(positions), width // 2
+    xp = namespace(positions)
+    half = width // 2
     positions = cuda.contiguous(xp.astype(positions, xp.int64, copy=False))
     cos, sin = (
         xp.empty((*positions.shape, half), dtype=dtype, device=positions.device) for _ in range(2)
@@ -62,7 +63,8 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
     side."""
     if not cuda.are_reals(x, cos, sin) or x.ndim < 2:
         return None
-    shape, half = x.shape, cos.shape[-1]
+    shape = x.shape
+    half = cos.shape[-1]
     angles = [
         like_scores(cuda.contiguous(a), (*shape[:-1], half)) for a in (cos, sin)
     ]  # (B, H, T, half)

@@ -45,7 +45,8 @@ def linear_maps(
     if any(b.shape != w.shape[1:] for b, w in zip(biases, ws, strict=False)):
         return None
 
-    xp, shape = namespace(x), x.shape
+    xp = namespace(x)
+    shape = x.shape
     n = math.prod(shape[:-1])
     narrow, widen = half.around_products(x)
     rows = narrow(xp.reshape(x, (n, shape[-1])))  # (n, M)
@@ -58,9 +59,10 @@ def linear_maps(
         y += side_by_side(biases)
     ys = [xp.reshape(y[:, first:last], (*shape[:-1], last - first)) for first, last in columns]
 
-    wants_x, wants_ws, wants_bs = wanted[0], any(wanted[1 : 1 + count]), any(wanted[1 + count :])
-    saved_rows = rows if wants_ws else None
-    saved_w = w if wants_x else None
+    # Free what no gradient needs.
+    saved_w = w if wanted[0] else None
+    saved_rows = rows if any(wanted[1 : 1 + count]) else None
+    wants_bs = any(wanted[1 + count :])
 
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
         given = [dy is not None for dy in dys]

@@ -36,10 +36,14 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
 
 
 def _normalise(x: Array, weight: Array, bias: Array | None, eps: float, centred: bool) -> Any:
-    x, weight = cuda.contiguous(x), cuda.contiguous(weight)
+    x = cuda.contiguous(x)
+    weight = cuda.contiguous(weight)
     given_bias = None if bias is None else cuda.contiguous(bias)
-    rows, width = math.prod(x.shape[:-1]), x.shape[-1]
-    y, statistics = cuda.empty(x.shape, like=x), cuda.empty((rows, 2), like=x)
+    rows = math.prod(x.shape[:-1])
+    width = x.shape[-1]
+
+    y = cuda.empty(x.shape, like=x)
+    statistics = cuda.empty((rows, 2), like=x)  # mean and 1/σ
     cuda.launch_for_rows(
         SOURCE, "normalise", x.dtype, rows, width,
         x, weight, given_bias, y, statistics, float(eps), int(centred), rows, width,
@@ -47,16 +51,21 @@ def _normalise(x: Array, weight: Array, bias: Array | None, eps: float, centred:
     has_bias = bias is not None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        dy, dx = cuda.contiguous(dy), cuda.empty(x.shape, like=x)
+        dy = cuda.contiguous(dy)
+        dx = cuda.empty(x.shape, like=x)
+
+        # Each block sums over its rows.
         blocks = max(min(rows, _BLOCKS), -(-rows // _ROWS))
-        dweights, dweight = cuda.empty((blocks, width), like=x), cuda.empty((width,), like=x)
-        dbiases = dbias = None
-        if has_bias:
-            dbiases, dbias = cuda.empty((blocks, width), like=x), cuda.empty((width,), like=x)
+        dweights = cuda.empty((blocks, width), like=x)
+        dbiases = cuda.empty((blocks, width), like=x) if has_bias else None
         cuda.launch(
             SOURCE, "normalise_backward", x.dtype, blocks, cuda.threads_for(width),
             x, weight, statistics, dy, dx, dweights, dbiases, int(centred), rows, width,
         )  # fmt: skip
+
+        # Then these sums are added up.
+        dweight = cuda.empty((width,), like=x)
+        dbias = cuda.empty((width,), like=x) if has_bias else None
         tiles = -(-width // sums.COLUMNS)
         cuda.launch(
             SOURCE, "normalise_totals", x.dtype, tiles * (1 + has_bias), sums.threads_for(blocks),

@@ -48,11 +48,12 @@ def square_of_norm(gs: Sequence[Array]) -> Array | None:
         return None
     gs = [cuda.contiguous(g) for g in gs]
     sums = cuda.empty((sum(map(_blocks, gs)),), like=gs[0])
-    square, done = cuda.empty((), like=gs[0]), 0
+    done = 0
     for some in _in_parts({"g": gs}):
         blocks = sum(map(_blocks, some["g"]))
         _launch("squares", some, sums[done : done + blocks])
         done += blocks
+    square = cuda.empty((), like=gs[0])
     cuda.launch(SOURCE, "total", sums.dtype, 1, 1024, sums, square, sums.size)
     return square
 
@@ -63,7 +64,8 @@ def clipped(gs: Sequence[Array], square: Array, largest: float) -> Any:
     if not _supported(gs, [square] * len(gs), alike=False):
         return None
     gs = [cuda.contiguous(g) for g in gs]
-    news, norm = [cuda.empty(g.shape, like=g) for g in gs], cuda.empty((), like=square)
+    news = [cuda.empty(g.shape, like=g) for g in gs]
+    norm = cuda.empty((), like=square)
     _launch("clip", {"g": gs, "next": news}, square, norm, float(largest))
     return norm, news
 

@@ -20,12 +20,14 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
     """As `functional.softmax`, over the last axis and without a mask; saves y."""
     if mask is not None or not cuda.are_reals(x) or not x.ndim or axis not in (-1, x.ndim - 1):
         return None
-    x, y = cuda.contiguous(x), cuda.empty(x.shape, like=x)
+    x = cuda.contiguous(x)
+    y = cuda.empty(x.shape, like=x)
     sizes = math.prod(x.shape[:-1]), x.shape[-1]
     cuda.launch_for_rows(SOURCE, "softmax", x.dtype, *sizes, x, y, *sizes)
 
     def pullback(dy: Array) -> tuple[Array]:
-        dy, dx = cuda.contiguous(dy), cuda.empty(y.shape, like=y)
+        dy = cuda.contiguous(dy)
+        dx = cuda.empty(y.shape, like=y)
         cuda.launch_for_rows(SOURCE, "softmax_backward", y.dtype, *sizes, y, dy, dx, *sizes)
         return (dx,)
 
@@ -39,14 +41,17 @@ def cross_entropy(logits: Array, targets: Array) -> Any:
         return None
     if type(targets) is not type(logits) or not backend.is_integral(targets):
         return None
-    xp, x = namespace(logits), cuda.contiguous(logits)
+    xp = namespace(logits)
+    x = cuda.contiguous(logits)
     classes = cuda.contiguous(xp.astype(targets, xp.int64))  # a copy, which nobody changes
     rows, width = sizes = math.prod(x.shape[:-1]), x.shape[-1]
-    losses, y = cuda.empty((rows,), like=x), cuda.empty((), like=x)
-    statistics = cuda.empty((rows, 2), like=x)
+
+    losses = cuda.empty((rows,), like=x)
+    statistics = cuda.empty((rows, 2), like=x)  # the largest logit and the sum of exponentials
     cuda.launch_for_rows(
         SOURCE, "cross_entropy", x.dtype, *sizes, x, classes, losses, statistics, *sizes
     )
+    y = cuda.empty((), like=x)
     cuda.launch(SOURCE, "mean", x.dtype, 1, 1024, losses, y, rows)
 
     def pullback(dy: Array) -> tuple[Array, None]:
