@@ -3,8 +3,7 @@
 python benchmarks/registers.py [--quick] [--save docs/measured/registers.md]
 python benchmarks/registers.py --all [--sample N] [--seed K]    everything that calls may need
 
-Needs Linux and NVIDIA's compiler for tiles, a download of 211 MB:
-pip install ".[gpu-checks]" "cuda-tile[tileiras]" nvidia-cuda-cuobjdump
+Needs Linux, and pip install ".[gpu-checks]", which downloads 211 MB.
 """
 
 from __future__ import annotations
