@@ -122,12 +122,11 @@ def compile_all(calls: list[tuple[Any, ...]]) -> int:
     from cuda.tile import TileError
 
     tried = failed = 0
-    for architecture, capability in CAPABILITIES.items():
+    for architecture in CAPABILITIES:
         first = {}  # the first call that needs a signature
-        with mock.patch.object(tiled, "capability_of", return_value=capability):
-            for call in calls:
-                for signature in compiled.signatures(*call):
-                    first.setdefault(signature, call)
+        for call in calls:
+            for signature in compiled.signatures(*call, architecture):
+                first.setdefault(signature, call)
 
         for signature, call in first.items():
             tried += 1
