@@ -1,10 +1,11 @@
-"""Several linear maps of one input on a GPU: one product with their matrices side by side.
+"""Linear maps of one input on a GPU: one product with their matrices side by side.
 
     [y₁ y₂ …] = x [w₁ w₂ …] + [b₁ b₂ …]
     dx = [dy₁ dy₂ …] [w₁ w₂ …]ᵀ,   [dw₁ dw₂ …] = xᵀ [dy₁ dy₂ …],   [db₁ db₂ …] = Σ [dy₁ dy₂ …]
 
 One large product is faster than several small ones and their sum. A kernel puts arrays side by
-side, or takes them apart.
+side, or takes them apart. Within `half.bfloat16_products`, the factors of each product are rounded,
+and nothing else.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _PARTS = np.dtype([("part", np.int64, (_MOST,)), ("columns", np.int64, (_MOST,))
 def linear_maps(
     x: Array, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
 ) -> Any:
-    """As `functional.linear_maps`, for several maps, all of them with a bias or none."""
+    """As `functional.linear_maps`, for up to four maps, all of them with a bias or none."""
     count = len(ws)
-    if not 1 < count <= _MOST or not cuda.are_reals(x, *ws) or x.ndim < 2:
+    if not 1 <= count <= _MOST or not cuda.are_reals(x, *ws) or x.ndim < 2:
         return None
     if any(w.ndim != 2 or not w.size or w.shape[0] != x.shape[-1] for w in ws):
         return None
@@ -94,6 +95,8 @@ def linear_maps(
 
 def side_by_side(parts: Sequence[Array]) -> Array:
     """The columns (…, N₁), (…, N₂), … in one array (…, N₁ + N₂ + …)."""
+    if len(parts) == 1:
+        return parts[0]
     width = sum(part.shape[-1] for part in parts)
     whole = cuda.empty((*parts[0].shape[:-1], width), like=parts[0])
     _launch([cuda.contiguous(part) for part in parts], whole, apart=False)
@@ -102,6 +105,8 @@ def side_by_side(parts: Sequence[Array]) -> Array:
 
 def apart(whole: Array, widths: Sequence[int]) -> list[Array]:
     """The inverse, for parts of these widths."""
+    if len(widths) == 1:
+        return [whole]
     parts = [cuda.empty((*whole.shape[:-1], width), like=whole) for width in widths]
     _launch(parts, cuda.contiguous(whole), apart=True)
     return parts

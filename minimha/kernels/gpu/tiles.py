@@ -321,7 +321,9 @@ def backward_query(
                 ds = ct.where(seen, ds, 0.0)
                 key = finite(key)
             if wants_bias:
-                ct.store(dbias, place, ds.astype(dbias.dtype).reshape((1, 1, M, N)))
+                # tileiras 13.4 cannot compile this store by TMA for every tile on Blackwell.
+                tile = ds.astype(dbias.dtype).reshape((1, 1, M, N))
+                ct.store(dbias, place, tile, allow_tma=False)
             acc = product((ds * slope).astype(k.dtype), key, acc, tf32)
 
     ct.store(dq, (b, h, i, 0), (acc * scale).astype(dq.dtype).reshape((1, 1, M, D)))

@@ -78,7 +78,7 @@ BROKEN = [
     Broken("softcap has slope 1", "1.0 - bend * bend", "1.0"),
     Broken("dq without scale", "(acc * scale)", "acc"),
     Broken("dk without scale", "(dkey * scale)", "dkey"),
-    Broken("dbias with the slope of the softcap", "ds.astype(dbias", "(ds * slope).astype(dbias"),
+    Broken("dbias with the slope of the softcap", "tile = ds.astype(dbias", "tile = (ds * slope).astype(dbias"),
     Broken("delta not subtracted", "(dp - mean)", "dp"),
     Broken("delta not subtracted in dk", "(dp - numbers(delta, b, h, i, (1, M)))", "dp"),
     Broken("dlse left out", "if has_dlse:", "if False:"),
