@@ -1,5 +1,5 @@
 """Attention on a GPU in tiles: the code on the host, for CuPy arrays, and for NumPy arrays on the
-stand-in. Not yet run on a GPU."""
+stand-in. Untried on a GPU since it was rewritten."""
 
 from __future__ import annotations
 
