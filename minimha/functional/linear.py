@@ -69,7 +69,7 @@ def linear_maps(
     wants_ws = wanted[1 : 1 + count]
     wants_bs = wanted[1 + count :]
 
-    # Inside `half.bfloat16_products`, the factors of each product are rounded, and nothing else.
+    # Inside `half.bfloat16_products`, only the factors of each product are rounded.
     narrow, widen = half.around_products(x)
 
     # One large product is faster than a batch of small ones.
@@ -118,8 +118,9 @@ def linear_maps(
 
 
 def _added_to(y: Array, x: Array) -> Array:
-    """y + x, in the memory of y, to which nobody else refers."""
-    if y.dtype != x.dtype:  # a complex step
+    """y + x. If the dtypes are equal, y itself is changed, so the caller must hold its only
+    reference."""
+    if y.dtype != x.dtype:  # in a complex step, where one of them may be real
         return y + x
     y += x
     return y
