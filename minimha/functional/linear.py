@@ -113,8 +113,9 @@ def linear_maps(
 
 
 def _added_to(y: Array, x: Array) -> Array:
-    """y + x, in the memory of y, to which nobody else refers."""
-    if y.dtype != x.dtype:  # a complex step
+    """y + x. If the dtypes are equal, y itself is changed, so the caller must hold its only
+    reference."""
+    if y.dtype != x.dtype:  # in a complex step, where one of them may be real
         return y + x
     y += x
     return y
