@@ -37,12 +37,15 @@ def linear_maps(
 ) -> Any:
     """As `functional.linear_maps`, for up to four maps, either all of them with a bias or none."""
     count = len(ws)
-    if not 1 <= count <= _MOST or not cuda.are_reals(x, *ws) or x.ndim < 2:
+    biases = [b for b in bs if b is not None]
+    arrays = *ws, *biases
+    if not 1 <= count <= _MOST or len(biases) not in (0, count) or x.ndim < 2 or not x.size:
+        return None
+    if backend.is_half(x) or any(type(a) is not type(x) or a.dtype != x.dtype for a in arrays):
+        return None
+    if count > 1 and not cuda.are_reals(x):
         return None
     if any(w.ndim != 2 or not w.size or w.shape[0] != x.shape[-1] for w in ws):
-        return None
-    biases = [b for b in bs if b is not None]
-    if len(biases) not in (0, count) or not cuda.are_reals(x, *biases):
         return None
     if any(b.shape != w.shape[1:] for b, w in zip(biases, ws, strict=False)):
         return None
