@@ -49,7 +49,8 @@ class Optimiser:
         raise NotImplementedError
 
     def __init_subclass__(cls) -> None:
-        """A subclass or mixin that changes only the update of one parameter changes that of all."""
+        """Let a subclass or a mixin override `update` alone: its `_update_all` then calls `update`
+        for each parameter, even if a base class updates all parameters at once."""
         changing = next(c for c in cls.__mro__ if vars(c).keys() & {"update", "_update_all"})
         if "_update_all" not in vars(changing):
             cls._update_all = Optimiser._update_all  # type: ignore[method-assign]
@@ -61,7 +62,7 @@ class Optimiser:
     def _update_all(
         self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
     ) -> list[Array]:
-        """The next values of several parameters: by default each by `update`."""
+        """The next values of several parameters, by default from a call of `update` for each."""
         return [self.update(*one, settings) for one in zip(ps, gs, states, strict=True)]
 
     def step(self) -> None:
@@ -251,7 +252,8 @@ class Adam(Optimiser):
     def _updated(
         self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
     ) -> list[Array]:
-        if settings["weight_decay"]:
+        """What `update` and `_update_all` do in this class."""
+        if settings["weight_decay"]:  # an L2 penalty, which is part of the gradient
             gs = [g + settings["weight_decay"] * p for p, g in zip(ps, gs, strict=True)]
         return self._moved(ps, gs, states, settings, decay=1.0)
 
@@ -264,7 +266,7 @@ class Adam(Optimiser):
         decay: float,
     ) -> list[Array]:
         """decay · p − lr · m̂ / (√v̂ + eps) for each parameter."""
-        # Those of one type and one t are updated together.
+        # Parameters of the same type and dtype and with the same t are updated together.
         alike: dict[Any, list[int]] = {}
         for k, p in enumerate(ps):
             states[k]["t"] += 1
@@ -293,7 +295,10 @@ class Adam(Optimiser):
 def _adamw(
     p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
 ) -> tuple[Array, Array, Array]:
-    """The next p, m and v."""
+    """The next p, m and v, where rate and eps already contain the corrections of m̂ and v̂:
+
+    m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²,  p ← decay · p − rate · m / (√v + eps)
+    """
     beta1, beta2 = betas
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * (g * g)
@@ -324,6 +329,7 @@ class AdamW(Adam):
     def _updated(
         self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
     ) -> list[Array]:
+        # The decay is not part of the gradient, so m and v do not contain it.
         decay = 1 - settings["lr"] * settings["weight_decay"]
         return self._moved(ps, gs, states, settings, decay)
 
@@ -372,7 +378,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: Any = No
 
 
 def _square_of_norm(gradients: list[Array]) -> Array:
-    """The sum of the squares of all entries, without axes."""
+    """The sum of the squares of all entries of all gradients, an array without axes."""
     if gradients and (fast := device_kernel("square_of_norm", gradients[0])):
         square = fast(gradients)
         if square is not None:
@@ -382,7 +388,10 @@ def _square_of_norm(gradients: list[Array]) -> Array:
 
 
 def _clipped(gradients: list[Array], square: Array, max_norm: float) -> tuple[Array, list[Array]]:
-    """The norm, and the gradients scaled, which the host does not know to be necessary or not."""
+    """The norm, and the gradients times min(1, max_norm / (norm + 1e-6)), on a device.
+
+    They are multiplied even if the factor is 1, since the host does not wait to learn the norm.
+    """
     if gradients and (fast := device_kernel("clipped", gradients[0])):
         clipped = fast(gradients, square, max_norm)
         if clipped is not None:

@@ -52,8 +52,8 @@ SETTINGS: dict[str, tuple[str, Any, str]] = {
     "dropout": ("P", 0.0, "probability of dropout"),
     "seed": ("N", 0, "seed of all random numbers"),
     "backend": ("LIBRARY", "numpy", f"array library: {', '.join(backend.LIBRARIES)}"),
-    "precision": ("DTYPE", "float32", "what the factors of matrix products are rounded to: "
-                  "float32, that is not at all, or on a GPU bfloat16"),
+    "precision": ("DTYPE", "float32", "dtype of the factors of matrix products: float32, or "
+                  "bfloat16 on a GPU"),
 }  # fmt: skip
 """For each setting of a run, the name of its value, its default and its description."""
 
@@ -307,6 +307,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         if not (folder / _RUN).exists():
             raise ValueError(f"{folder} holds no run to resume: leave out --resume")
         stored: dict[str, Any] = read_json(folder / _RUN, OBJECT)
+        stored.setdefault("precision", "float32")  # a run of an earlier version lacks it
         for name, kind in (_KINDS | {"sha256": STRING}).items():
             require(folder / _RUN, name, stored.get(name, ...), kind)
         for name, value in given.items():
