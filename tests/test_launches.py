@@ -110,6 +110,21 @@ def test_a_training_step_of_six_layers_takes_at_most_350_kernels_and_none_waits(
 
 
 @compiles
+def test_a_step_of_training_takes_no_more_and_reads_only_the_loss(xp):
+    model = mh.GPT(65, context=16, d_model=24, num_heads=3, num_layers=6, bias=True).to("cupy")
+    steps = iter(mh.training.Training(model, np.arange(500) % 65, steps=2, batch=2, lr=1e-3))
+    with mh.implementation("tiled"):
+        next(steps)
+        cupy_on_numpy.traffic.clear()
+        cupy_on_numpy.launches.clear()
+        next(steps)
+    launches = +cupy_on_numpy.launches
+    assert launches["clip"] == launches["adamw"] == 2  # one for each group: matrices and vectors
+    assert launches.total() <= 350, "\n".join(f"{n:4} {k}" for k, n in launches.most_common())
+    assert +cupy_on_numpy.traffic == {"to the device": 2, "to the host": 1}
+
+
+@compiles
 def test_the_backward_needs_inputs_and_a_few_numbers_for_each_row(xp):
     """In entries: reference, kernel. The inputs are there in any case."""
     rng = np.random.default_rng(0)

@@ -17,8 +17,10 @@ computes directly.
 The tiles of keys that a tile of queries sees are an edge, the middle, and another edge. In the
 middle every query sees every key, so there is nothing to hide. At the edges, pairs may be hidden.
 Their weight is 0, but 0 · NaN is NaN. So at an edge, entries that are NaN or infinite are replaced
-by 0, and NaN is put back where a visible pair brings such an entry. The loops have no branch that depends on the contents of these arrays: with such a branch, the
-next tile would not be loaded while this one is multiplied.
+by 0. Then what depends on a visible one becomes NaN: in the forward the columns of out whose values
+have such an entry, in the backward the weight of each visible pair whose dout has one. The loops
+have no branch that depends on the contents of these arrays: with such a branch, the next tile would
+not be loaded while this one is multiplied.
 
 Each Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
 rounded up to a power of 2; scale, softcap (0 for none) and `kept_factor`, 1 / (1 − dropout); which
@@ -208,16 +210,16 @@ def finite(x):
     return ct.where(x * 0.0 == 0.0, x, 0.0)
 
 
+def sees_odd(seen, x, dtype):
+    """Whether a query sees an entry of a column of x that is not finite, (M, columns)."""
+    odd = ct.where(x * 0.0 == 0.0, 0.0, 1.0).astype(x.dtype)
+    zero = ct.full((seen.shape[0], x.shape[1]), 0.0, dtype)
+    return product(ct.where(seen, 1.0, 0.0).astype(x.dtype), odd, zero, True) > 0.0
+
+
 def spoilt(x, dtype, shape):
     """For each row of x, 0 if all its entries are finite, else NaN, in a tile of this shape."""
     return ct.sum(x.astype(dtype) * 0.0, axis=1).reshape(shape)
-
-
-def spoilt_by(seen, x, acc):
-    """acc, with NaN in each entry to which a visible pair brings an entry of x that is not finite."""
-    odd = (finite(x) != x).astype(x.dtype)
-    reached = product(seen.astype(x.dtype), odd, ct.full(acc.shape, 0.0, acc.dtype), True)
-    return ct.where(reached > 0.0, math.nan, acc)
 
 
 @ct.kernel(num_worker_warps=8)
@@ -270,11 +272,11 @@ def forward(
                 p = ct.where(
                     kept(keep, counted, q.shape[1], place, (M, N), False), p * kept_factor, 0.0
                 )
-            acc = acc * shrink
             if edge:
-                acc = spoilt_by(seen, value, acc)
+                p = ct.where(seen, p, 0.0)
+                acc = ct.where(sees_odd(seen, value, acc.dtype), math.nan, acc)
                 value = finite(value)
-            acc = product(p.astype(v.dtype), value, acc, tf32)
+            acc = product(p.astype(v.dtype), value, acc * shrink, tf32)
 
     empty = total == 0.0
     acc = acc / ct.where(empty, 1.0, total)
