@@ -421,7 +421,8 @@ def _operator(function, reverse=False):
 
 
 def _comparison(function):
-    compare, name = _operator(function), function.__name__
+    compare = _operator(function)
+    name = function.__name__
 
     def call(self, other):
         if isinstance(other, np.ndarray) and not other.ndim:
@@ -608,9 +609,16 @@ def _modules():
     for module in (cupy, linalg, fft):
         module.__all__ = [name for name in vars(module) if not name.startswith("_")]
 
-    cupy.take, cupy.where = take, where
-    cupy.array, cupy.asarray, cupy.asanyarray, cupy.ndarray = array, asarray, asarray, ndarray
-    cupy.linalg, cupy.fft, cupy.cuda, cuda.device = linalg, fft, cuda, device
+    cupy.take = take
+    cupy.where = where
+    cupy.array = array
+    cupy.asarray = asarray
+    cupy.asanyarray = asarray
+    cupy.ndarray = ndarray
+    cupy.linalg = linalg
+    cupy.fft = fft
+    cupy.cuda = cuda
+    cuda.device = device
     device.Device = cuda.Device = Device
     cuda.runtime = ModuleType("cupy.cuda.runtime")
     cuda.runtime.CUDARuntimeError = CUDARuntimeError

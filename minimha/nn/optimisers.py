@@ -261,7 +261,9 @@ class Adam(Optimiser):
             if moved is None:
                 moved = [_adamw(*arrays, *numbers) for arrays in given]
             for k, (new, m, v) in zip(members, moved, strict=True):
-                news[k], states[k]["m"], states[k]["v"] = new, m, v
+                news[k] = new
+                states[k]["m"] = m
+                states[k]["v"] = v
         return news
 
 
