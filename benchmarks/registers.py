@@ -3,8 +3,7 @@
 python benchmarks/registers.py [--quick] [--save docs/measured/registers.md]
 python benchmarks/registers.py --all [--sample N] [--seed K]    everything that calls may need
 
-Needs Linux and NVIDIA's compiler for tiles, a download of 211 MB:
-pip install ".[gpu-checks]" "cuda-tile[tileiras]" nvidia-cuda-cuobjdump
+Needs Linux, and pip install ".[gpu-checks]", which downloads 211 MB.
 """
 
 from __future__ import annotations
@@ -63,8 +62,9 @@ How the sizes were chosen, in `tiled.TILES`:
   of compute capability 10.0 use the sizes of 9.0, although more spills there.
 - **Not chosen at all**: float64, which serves gradient checks, has tiles of 16 × 16 everywhere.
 
-With a mask given as an array, a bias, a softcap or dropout, tiles are smaller; those sizes are in
-the table too, but compiled without these options. The kernels as they are have not run on a GPU.
+For few queries, and with a mask given as an array, a bias, a softcap or dropout, tiles are smaller.
+Those sizes are in the table too, but compiled without these options. The kernels as they are have
+not run on a GPU.
 
 """
 
@@ -86,21 +86,26 @@ def candidates(kernel: str, dtype: str, width: int) -> list[tuple[int, int]]:
     return sorted(sizes, key=lambda size: (size[0] * size[1], size))
 
 
+def row(kernel: str, dtype: str, width: int, size: tuple[int, int]) -> list[str]:
+    """A row of the page."""
+    sizes = compiled.COMMON[0]._replace(D=width)
+    with mock.patch.object(tiled, "tile_sizes", return_value=size):
+        signatures = compiled.signatures(dtype, sizes, compiled.Options())
+    code = compiled.bytecode(signatures[KERNELS.index(kernel)])
+
+    cells = []
+    for architecture, capability in CAPABILITIES.items():
+        text = cell(code, architecture)
+        used = tiled.tile_sizes(kernel, BYTES[dtype], width, sizes.T, False, capability)
+        cells.append(f"**{text}**" if size == used else text)
+    return [kernel, dtype, str(width), f"{size[0]} × {size[1]}", *cells]
+
+
 def rows(quick: bool) -> Iterator[list[str]]:
-    """A row of the page for each dtype, width, kernel and size of a tile."""
     for dtype, width in HEADS[:1] if quick else HEADS:
-        call = dtype, compiled.COMMON[0]._replace(D=width), compiled.Options()
-        for k, kernel in enumerate(KERNELS):
+        for kernel in KERNELS:
             for size in candidates(kernel, dtype, width)[: 1 if quick else None]:
-                with mock.patch.object(tiled, "tile_sizes", return_value=size):
-                    signature = compiled.signatures(*call)[k]
-                code = compiled.bytecode(signature)
-                cells = []
-                for architecture, capability in CAPABILITIES.items():
-                    text = cell(code, architecture)
-                    used = tiled.tile_sizes(kernel, BYTES[dtype], width, False, capability)
-                    cells.append(f"**{text}**" if size == used else text)
-                yield [kernel, dtype, str(width), f"{size[0]} × {size[1]}", *cells]
+                yield row(kernel, dtype, width, size)
 
 
 def page(quick: bool) -> str:
@@ -117,12 +122,11 @@ def compile_all(calls: list[tuple[Any, ...]]) -> int:
     from cuda.tile import TileError
 
     tried = failed = 0
-    for architecture, capability in CAPABILITIES.items():
+    for architecture in CAPABILITIES:
         first = {}  # the first call that needs a signature
-        with mock.patch.object(tiled, "capability_of", return_value=capability):
-            for call in calls:
-                for signature in compiled.signatures(*call):
-                    first.setdefault(signature, call)
+        for call in calls:
+            for signature in compiled.signatures(*call, architecture):
+                first.setdefault(signature, call)
 
         for signature, call in first.items():
             tried += 1

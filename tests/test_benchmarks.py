@@ -1,5 +1,6 @@
 """The benchmarks run, with whatever peers are installed."""
 
+import importlib
 import importlib.util
 import re
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from minimha.kernels.gpu import compiled
 
 pytestmark = pytest.mark.thorough
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -169,6 +172,44 @@ def test_the_simulation_of_many_machines_runs(run):
     assert rows[-1][0] == "1,048,576"
     assert rows[-1][-1].startswith("1,024: ")  # the ring uses all ranks
     assert "**Simulated**, not measured" in text
+
+
+@pytest.fixture
+def tileiras():
+    """The compiler of tiles, and the program that reads registers."""
+    pytest.importorskip("cuda.tile")
+    try:
+        for program in ("tileiras", "cuobjdump"):
+            compiled.nvidia(program)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("tileiras")
+def test_the_registers_of_kernels_for_gpus_are_counted(run):
+    _, rows = run("registers.py")
+    assert [row[:3] for row in rows[2:]] == [
+        [kernel, "float16", "64"] for kernel in ("forward", "backward_query", "backward_key")
+    ]
+    registers = [int(cell.strip("*").partition(",")[0]) for row in rows[2:] for cell in row[4:]]
+    assert len(registers) == 9
+    assert all(32 < n <= 255 for n in registers)
+    assert any(cell.startswith("**") for row in rows[2:] for cell in row[4:])  # a size in use
+
+
+@pytest.mark.usefixtures("tileiras")
+@pytest.mark.parametrize("compiler", ["tileiras", "false"])
+def test_a_kernel_that_does_not_compile_is_reported(compiler, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    registers = importlib.import_module("registers")
+    if compiler == "false":
+        monkeypatch.setattr(compiled, "nvidia", lambda program: compiler)
+    monkeypatch.setattr(registers, "CAPABILITIES", {"sm_90": 90})
+    failed = registers.compile_all([("float16", compiled.COMMON[0], compiled.Options())])
+    lines = capsys.readouterr().out.splitlines()
+    assert failed == (3 if compiler == "false" else 0)
+    assert len(lines) == failed + 1
+    assert lines[-1] == f"3 compiled, {failed} failed"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="grading needs Linux or macOS")

@@ -78,7 +78,7 @@ def operation(
     native       a predicate of the arguments from `half`: whether the function receives 16-bit
                  floats as they are; by default it receives float32
     selecting    the settings that are indices: arrays without axes in them stay on their device,
-                 and in all other settings become Python numbers
+                 and in all other settings become Python numbers, unless they are boolean
 
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
@@ -311,7 +311,8 @@ class Signature:
             if x._edge is not None and not modes.get().no_grad:
                 raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
             x = x._data
-        return backend.setting(x)
+        # A mask may have no axes either, and stays an array.
+        return x if backend.is_boolean(x) else backend.setting(x)
 
     def label(self, k: int) -> str:
         """The name of an array argument."""

@@ -137,7 +137,7 @@ def _rounds_factors(by: Implementation, x: Arguments) -> bool:
     """
     others = x.bias, x.sink, *filter(backend.is_array, (x.scale, x.softcap))
     alone = all(other is None for other in others) and not (x.return_weights or x.return_lse)
-    return half.rounds_factors(x.query) and by.native(x.query) and alone
+    return alone and by.native(x.query) and half.rounds_factors(x.query)
 
 
 def computed(

@@ -49,9 +49,10 @@ class Optimiser:
         raise NotImplementedError
 
     def __init_subclass__(cls) -> None:
-        """Let a subclass override `update` alone: its `_update_all` then calls `update` for each
-        parameter, even if a base class updates all parameters at once."""
-        if "update" in vars(cls) and "_update_all" not in vars(cls):
+        """Let a subclass or a mixin override `update` alone: its `_update_all` then calls `update`
+        for each parameter, even if a base class updates all parameters at once."""
+        changing = next(c for c in cls.__mro__ if vars(c).keys() & {"update", "_update_all"})
+        if "_update_all" not in vars(changing):
             cls._update_all = Optimiser._update_all  # type: ignore[method-assign]
 
     def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
@@ -70,15 +71,20 @@ class Optimiser:
             settings = {"lr": self.lr, **self.settings, **group}
             settings = {name: backend.number(value) for name, value in settings.items()}
             params = [p for p in group["params"] if p.grad is not None]
-            values = [self._master(p) if backend.is_half(p.data) else p.data for p in params]
-            gradients = [half.widened(p.grad) for p in params]
-            states = [self._states[p] for p in params]
-            news = self._update_all(values, gradients, states, settings)
-            for p, new in zip(params, news, strict=True):
-                if backend.is_half(p.data):
-                    self._masters[p] = new
-                    new = half.rounded(new, p.dtype)  # noqa: PLW2901
-                p.data = new
+            for some in _in_steps(params):
+                self._step(some, settings)
+
+    def _step(self, params: list[Tensor], settings: Mapping[str, Any]) -> None:
+        """Update these parameters together."""
+        values = [self._master(p) if backend.is_half(p.data) else p.data for p in params]
+        gradients = [half.widened(p.grad) for p in params]
+        states = [self._states[p] for p in params]
+        news = self._update_all(values, gradients, states, settings)
+        for p, new in zip(params, news, strict=True):
+            if backend.is_half(p.data):
+                self._masters[p] = new
+                new = half.rounded(new, p.dtype)  # noqa: PLW2901
+            p.data = new
 
     def _master(self, p: Tensor) -> Array:
         """The master copy of a 16-bit parameter, with the entries that were set since."""
@@ -157,6 +163,27 @@ def _groups(parameters: Parameters, known: set[str]) -> list[dict[str, Any]]:
         seen.update(params)
         made.append({**group, "params": params})
     return made
+
+
+_TOGETHER = 2**20
+"""The most entries of several parameters that are updated together: the old values are freed only
+afterwards."""
+
+
+def _in_steps(params: list[Tensor]) -> list[list[Tensor]]:
+    """The parameters that are updated together: for CuPy all of them, by few kernels."""
+    if params and backend.on_cupy(params[0].data):
+        return [params]
+    steps: list[list[Tensor]] = []
+    entries = _TOGETHER
+    for p in params:
+        size = math.prod(p.shape)
+        if entries + size > _TOGETHER:
+            steps.append([])
+            entries = 0
+        steps[-1].append(p)
+        entries += size
+    return steps
 
 
 def _kind(x: Any) -> str:

@@ -44,7 +44,8 @@ def read(path: str | Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]
     was written with other settings: the message names every difference.
     """
     arrays = _first_undamaged(Path(path).resolve())
-    saved, wanted = (json.loads(x) for x in (arrays.pop(_SETTINGS).tobytes(), _json(settings)))
+    saved = _BEFORE | json.loads(arrays.pop(_SETTINGS).tobytes())
+    wanted = json.loads(_json(settings))
     none = "missing"
     wrong = [
         f"{name} is {saved.get(name, none)} in the checkpoint, but {wanted.get(name, none)} here"
@@ -54,6 +55,10 @@ def read(path: str | Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]
     if wrong:
         raise ValueError(f"{path} is a checkpoint of another run: " + "; ".join(wrong))
     return arrays
+
+
+_BEFORE = {"precision": "float32"}
+"""Settings that checkpoints of earlier versions lack, with their value then."""
 
 
 def _first_undamaged(path: Path) -> dict[str, np.ndarray]:

@@ -307,6 +307,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         if not (folder / _RUN).exists():
             raise ValueError(f"{folder} holds no run to resume: leave out --resume")
         stored: dict[str, Any] = read_json(folder / _RUN, OBJECT)
+        stored.setdefault("precision", "float32")  # a run of an earlier version lacks it
         for name, kind in (_KINDS | {"sha256": STRING}).items():
             require(folder / _RUN, name, stored.get(name, ...), kind)
         for name, value in given.items():

@@ -1,11 +1,12 @@
-"""Several linear maps of one input on a GPU: one product with their matrices side by side.
+"""Linear maps of one input on a GPU: one product with their matrices side by side.
 
     [y₁ y₂ …] = x [w₁ w₂ …] + [b₁ b₂ …]
     dx = [dy₁ dy₂ …] [w₁ w₂ …]ᵀ,   [dw₁ dw₂ …] = xᵀ [dy₁ dy₂ …],   [db₁ db₂ …] = Σ [dy₁ dy₂ …]
 
 Here [y₁ y₂ …] is one array that has the columns of y₁, then those of y₂, and so on. One large
 product is faster than several small ones and the sum of their dx. A kernel puts arrays side by
-side, or takes them apart.
+side, or takes them apart. Within `half.bfloat16_products`, only the factors of each product are
+rounded.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _PARTS = np.dtype([("part", np.int64, (_MOST,)), ("columns", np.int64, (_MOST,))
 def linear_maps(
     x: Array, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
 ) -> Any:
-    """As `functional.linear_maps`, for two to four maps, either all of them with a bias or none."""
+    """As `functional.linear_maps`, for up to four maps, either all of them with a bias or none."""
     count = len(ws)
-    if not 1 < count <= _MOST or not cuda.are_reals(x, *ws) or x.ndim < 2:
+    if not 1 <= count <= _MOST or not cuda.are_reals(x, *ws) or x.ndim < 2:
         return None
     if any(w.ndim != 2 or not w.size or w.shape[0] != x.shape[-1] for w in ws):
         return None
@@ -95,6 +96,8 @@ def linear_maps(
 
 def side_by_side(parts: Sequence[Array]) -> Array:
     """Arrays (…, N₁), (…, N₂), … as the columns of one array (…, N₁ + N₂ + …)."""
+    if len(parts) == 1:
+        return parts[0]
     width = sum(part.shape[-1] for part in parts)
     whole = cuda.empty((*parts[0].shape[:-1], width), like=parts[0])
     _launch([cuda.contiguous(part) for part in parts], whole, apart=False)
@@ -103,6 +106,8 @@ def side_by_side(parts: Sequence[Array]) -> Array:
 
 def apart(whole: Array, widths: Sequence[int]) -> list[Array]:
     """The inverse of `side_by_side`: copies of the columns, as arrays of these widths."""
+    if len(widths) == 1:
+        return [whole]
     parts = [cuda.empty((*whole.shape[:-1], width), like=whole) for width in widths]
     _launch(parts, cuda.contiguous(whole), apart=True)
     return parts

@@ -319,7 +319,7 @@ def forward(x: TileArguments, runner: Runner | None = None) -> tuple[Array, Arra
     kernels, launch, stream = runner or runner_of(x.query)
     b, h, t = x.query.shape[:3]
     dv = x.value.shape[-1]
-    out = _empty(x, (b, h, t, dv))
+    out = _laid_out_like(x.query, dv)
     lse = _empty(x, (b, h, t), wide=True)
 
     tile = x.tile("forward")
@@ -354,9 +354,9 @@ def backward(
     out = four_axes(out)
     dout = four_axes(dout)
 
-    dquery = _empty(x, x.query.shape)
-    dkey = _empty(x, x.key.shape)
-    dvalue = _empty(x, x.value.shape)
+    dquery = _laid_out_like(x.query, x.query.shape[-1])
+    dkey = _laid_out_like(x.key, x.key.shape[-1])
+    dvalue = _laid_out_like(x.value, x.value.shape[-1])
     delta = _empty(x, lse.shape, wide=True)
     spoils = _empty(x, lse.shape, wide=True)
     dlse_of_rows = _empty(x, (1, 1, 1), wide=True)
@@ -393,6 +393,17 @@ def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Arra
     if wide and dtype.itemsize == 2:
         dtype = xp.float32
     return xp.empty(shape, dtype=dtype, device=x.query.device)
+
+
+def _laid_out_like(x: Array, width: int) -> Array:
+    """An array (B, H, T, width) with the layout of x in memory. After a projection, this is
+    (B, T, H, …), and the heads of the result can then be joined without a copy."""
+    xp = namespace(x)
+    b, h, t, _ = x.shape
+    there = {"dtype": x.dtype, "device": x.device}
+    if x.strides[1] < x.strides[2]:
+        return xp.permute_dims(xp.empty((b, t, h, width), **there), (0, 2, 1, 3))
+    return xp.empty((b, h, t, width), **there)
 
 
 def _kept(x: Arguments) -> Array:

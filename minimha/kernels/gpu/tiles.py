@@ -325,14 +325,18 @@ def backward_query(
                     kept(keep, counted, q.shape[1], place, (M, N), False), dp * kept_factor, 0.0
                 )
 
-            ds = exp2(scores - logs) * (dp - mean)
+            dcapped = exp2(scores - logs) * (dp - mean)  # of the scores after the softcap
+            ds = dcapped * slope
             if edge:
                 seen = visible(begin, end, inside, masked, added, biased, place, (M, N), False)
+                dcapped = ct.where(seen, dcapped, 0.0)
                 ds = ct.where(seen, ds, 0.0)
                 key = finite(key)
             if wants_bias:
-                ct.store(dbias, place, ds.astype(dbias.dtype).reshape((1, 1, M, N)))
-            acc = product((ds * slope).astype(k.dtype), key, acc, tf32)
+                # tileiras 13.4 cannot compile this store by TMA for every tile on Blackwell.
+                tile = dcapped.astype(dbias.dtype).reshape((1, 1, M, N))
+                ct.store(dbias, place, tile, allow_tma=False)
+            acc = product(ds.astype(k.dtype), key, acc, tf32)
 
     ct.store(dq, (b, h, i, 0), (acc * scale).astype(dq.dtype).reshape((1, 1, M, D)))
 

@@ -58,6 +58,16 @@ def test_a_resumed_run_ends_with_the_same_weights_bit_for_bit(stop, path):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_a_checkpoint_from_before_the_precision_could_be_chosen_has_float32(path):
+    expected = weights(advance(run(), 3))
+    earlier = advance(run(), 2)
+    del earlier.settings["precision"]
+    earlier.save(path)
+    again = run()
+    again.resume(path)
+    assert weights(advance(again, 1)) == expected
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_resumed_run_in_16_bits_ends_with_the_same_bits(dtype, path):
     """Those of the weights and of the optimiser, which holds digits that the weights lack."""
