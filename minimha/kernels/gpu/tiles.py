@@ -17,8 +17,7 @@ computes directly.
 The tiles of keys that a tile of queries sees are an edge, the middle, and another edge. In the
 middle every query sees every key, so there is nothing to hide. At the edges, pairs may be hidden.
 Their weight is 0, but 0 · NaN is NaN. So at an edge, entries that are NaN or infinite are replaced
-by 0, and a visible pair whose value (or dout, in the backward) has such an entry gets the weight
-NaN. The loops have no branch that depends on the contents of these arrays: with such a branch, the
+by 0, and NaN is put back where a visible pair brings such an entry. The loops have no branch that depends on the contents of these arrays: with such a branch, the
 next tile would not be loaded while this one is multiplied.
 
 Each Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
@@ -214,6 +213,13 @@ def spoilt(x, dtype, shape):
     return ct.sum(x.astype(dtype) * 0.0, axis=1).reshape(shape)
 
 
+def spoilt_by(seen, x, acc):
+    """acc, with NaN in each entry to which a visible pair brings an entry of x that is not finite."""
+    odd = (finite(x) != x).astype(x.dtype)
+    reached = product(seen.astype(x.dtype), odd, ct.full(acc.shape, 0.0, acc.dtype), True)
+    return ct.where(reached > 0.0, math.nan, acc)
+
+
 @ct.kernel(num_worker_warps=8)
 def forward(
     q, k, v, start, stop, inside, bias, keep, sink, out, lse,
@@ -264,10 +270,11 @@ def forward(
                 p = ct.where(
                     kept(keep, counted, q.shape[1], place, (M, N), False), p * kept_factor, 0.0
                 )
+            acc = acc * shrink
             if edge:
-                p = ct.where(seen, p + spoilt(value, lse.dtype, (1, N)), 0.0)
+                acc = spoilt_by(seen, value, acc)
                 value = finite(value)
-            acc = product(p.astype(v.dtype), value, acc * shrink, tf32)
+            acc = product(p.astype(v.dtype), value, acc, tf32)
 
     empty = total == 0.0
     acc = acc / ct.where(empty, 1.0, total)

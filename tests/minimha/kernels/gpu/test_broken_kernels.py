@@ -95,8 +95,8 @@ BROKEN = [
     Broken("seed not used", "mixed(seed + head)", "mixed(head)"),
     # NaN in hidden keys, values and queries
     Broken("hidden NaN value", "value = finite(value)", "pass"),
-    Broken("visible NaN value lost", "p + spoilt(value, lse.dtype, (1, N))", "p"),
-    Broken("hidden NaN value reaches all", "p = ct.where(seen, p + spoilt(value, lse.dtype, (1, N)), 0.0)", "p = p + spoilt(value, lse.dtype, (1, N))"),
+    Broken("visible NaN value lost", "acc = spoilt_by(seen, value, acc)", "pass"),
+    Broken("hidden NaN value reaches all", "product(seen.astype(x.dtype), odd", "product(ct.full(seen.shape, 1.0, x.dtype), odd"),
     Broken("hidden NaN key", "key = finite(key)", "pass"),
     Broken("hidden NaN key by the slope of the softcap", "ds = ct.where(seen, ds, 0.0)", "ds = dcapped * slope"),
     Broken("hidden NaN query", "query = finite(query)", "pass"),
