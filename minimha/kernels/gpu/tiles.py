@@ -17,8 +17,9 @@ computes directly.
 The tiles of keys that a tile of queries sees are an edge, the middle, and another edge. In the
 middle every query sees every key, so there is nothing to hide. At the edges, pairs may be hidden.
 Their weight is 0, but 0 · NaN is NaN. So at an edge, entries that are NaN or infinite are replaced
-by 0, and NaN is put back where a visible pair brings such an entry. The loops have no branch that depends on the contents of these arrays: with such a branch, the
-next tile would not be loaded while this one is multiplied.
+by 0, and an entry of the result to which a visible pair contributes such an entry is set to NaN.
+The loops have no branch that depends on the contents of these arrays: with such a branch, the next
+tile would not be loaded while this one is multiplied.
 
 Each Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
 rounded up to a power of 2; scale, softcap (0 for none) and `kept_factor`, 1 / (1 − dropout); which
@@ -214,7 +215,7 @@ def spoilt(x, dtype, shape):
 
 
 def spoilt_by(seen, x, acc):
-    """acc, with NaN in each entry to which a visible pair brings an entry of x that is not finite."""
+    """acc, with NaN in each entry to which a visible pair adds an entry of x that is not finite."""
     odd = (finite(x) != x).astype(x.dtype)
     reached = product(seen.astype(x.dtype), odd, ct.full(acc.shape, 0.0, acc.dtype), True)
     return ct.where(reached > 0.0, math.nan, acc)
