@@ -90,7 +90,7 @@ static const char* run_block()
     }
 }
 
-// Run a kernel on arguments, of which the addresses and sizes are given. Returns an error, or null.
+// Run a kernel on arguments, given by their addresses and sizes. Returns an error, or null.
 template <class... A, size_t... K>
 const char* run(void (*function)(A...), unsigned blocks, unsigned block,
                 const void* const* values, const size_t* sizes, std::index_sequence<K...>)

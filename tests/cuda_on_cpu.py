@@ -61,8 +61,8 @@ def raw_kernel(source, name, real):
 
 
 def as_bytes(x):
-    """An argument as CuPy passes it: an array by its address, a number in 64 bits, a structure as
-    it is."""
+    """An argument as CuPy passes it: an array as its address, a number in 64 bits, a structure
+    unchanged."""
     if isinstance(x, bytes):
         return x
     if isinstance(x, np.ndarray):

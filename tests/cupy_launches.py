@@ -1,8 +1,8 @@
-"""How many kernels CuPy launches for a call, from its source, version 14.
+"""How many kernels CuPy launches for a call, according to the source of version 14.
 
-A function whose result has memory of its own launches one kernel; a view and an empty array need
-none. `SEVERAL` names the functions that launch more. For functions that a training step does not
-call, such as `einsum`, the number may be too low.
+A function whose result has its own memory launches one kernel. A view or an uninitialised array
+needs none. `SEVERAL` lists the functions that launch more. For functions that a training step does
+not call, such as `einsum`, the number may be too low.
 """
 
 import math
@@ -14,7 +14,7 @@ NONE = {"empty", "empty_like", "tolist", "item"}
 
 
 def launched(name, arguments, settings, result):
-    """The number of kernels for a call of a function with NumPy's arrays, which gave this result."""
+    """The number of kernels for a call of a function with NumPy arrays that gave this result."""
     if name in NONE:
         return 0
     if result is None:  # it changes an argument
@@ -27,29 +27,30 @@ def launched(name, arguments, settings, result):
 
 
 def indexed(key):
-    """The number of kernels that read or write x[key], a view of x not counted."""
+    """The number of kernels that read or write x[key], if that is not a view of x."""
     arrays = [k for k in key if isinstance(k, np.ndarray) and k.ndim]
-    if len(arrays) > 1:  # one place for each entry: zeros, each array, and then the entries
+    if len(arrays) > 1:  # they become one array of places: zeros, then each array is added
         return len(arrays) + 2
     return 1
 
 
 def _is_new(y, arrays):
-    """Whether y is a device's array that shares no memory with these."""
+    """Whether y is an array that shares no memory with these."""
     if not isinstance(y, np.ndarray | np.generic) or not y.size:
         return False
     return not any(x is y or np.may_share_memory(x, y) for x in arrays)
 
 
 def _concatenated(arguments, settings, result):
-    """Up to eight arrays are copied one by one, more of them by one kernel."""
+    """Up to eight arrays are copied one by one; more than eight by a single kernel."""
     count = sum(x.size > 0 for x in arguments[0])
     return count if count <= 8 else 1
 
 
 def _multiplied(arguments, settings, result):
-    """cuBLAS takes matrices of which either the rows or the columns are contiguous, and stacks of
-    contiguous matrices. CuPy copies others. A product with one entry is a product and a sum."""
+    """cuBLAS accepts matrices whose rows or columns are contiguous, and stacks of contiguous
+    matrices. CuPy copies all others first. If the result has a single entry, there is one kernel
+    for the products and one for their sum."""
     if not result.size:
         return 0
     a, b = arguments[:2]
@@ -60,7 +61,7 @@ def _multiplied(arguments, settings, result):
 
 
 def _summed(arguments, settings, result):
-    """All of an array is reduced by two kernels of CUB."""
+    """A whole array is reduced by two kernels of CUB."""
     x = arguments[0]
     whole = np.size(result) == 1 and math.prod(np.shape(x)) > 1
     return 2 if whole else 1

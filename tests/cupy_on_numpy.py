@@ -2,12 +2,13 @@
 
 Code that treats these arrays as NumPy arrays fails here as it does on a GPU:
 
-- functions have the names and parameters that CuPy's have (`cupy_surface.txt`), and refuse NumPy
-  arrays and lists; arrays refuse implicit conversion, are no index and no length (`__index__`), and
-  have only the methods of CuPy's;
-- a device cannot be hashed, and equals only devices;
+- functions have the names and parameters of CuPy's functions (`cupy_surface.txt`), and refuse NumPy
+  arrays and lists;
+- arrays have only the methods of CuPy's arrays, refuse implicit conversion, and cannot serve as an
+  index or a length (`__index__`);
+- a device cannot be hashed, and is equal only to a device;
 - reductions return arrays without axes, and an index out of range wraps around without an error;
-- adding to an entry several times, or assigning to it, happens in a random order.
+- several additions or assignments to the same entry happen in a random order.
 
 `traffic` counts copies to and from the device, and the other operations that make the host wait for
 the device.
@@ -19,8 +20,8 @@ The whole suite on the stand-in:
 
     pytest -p cupy_on_numpy --array-backend cupy
 
-Where a CuPy finds a GPU, the plugin gives way: the suite runs on that. `installed` replaces it only
-within its block.
+If a real CuPy finds a GPU, the plugin does nothing, and the suite runs on that GPU. `installed`
+replaces a real CuPy only within its block.
 """
 
 from __future__ import annotations
@@ -51,28 +52,28 @@ launches = Counter()
 VERSION, *SURFACE = (
     Path(__file__).with_name("cupy_surface.txt").read_text(encoding="ascii").splitlines()
 )
-"""The version of CuPy, and a line for each name that it shares with NumPy: `list_cupy.py`."""
+"""The version of CuPy, and a line for each name that it shares with NumPy, by `list_cupy.py`."""
 
 ARRAYS = """
     self a A a1 a2 a_max a_min ar ar1 ar2 arr arr1 arr2 array ary b condition discont dst element
     fill_value fp indices left m mask max min out p prototype q right sorter src test_elements v val
     value values weights where x x1 x2 xp y z
 """
-"""The parameters that are arrays or numbers. All others are settings, which are no arrays."""
+"""The parameters that are arrays or numbers. All others are settings, which cannot be arrays."""
 
 SEVERAL = "args arrays arys choices choicelist condlist keys operands tup xi"
-"""The parameters that are several of them; `operands` may also be strings."""
+"""The parameters that are sequences of arrays or numbers; `operands` may also contain strings."""
 
 WAITING = """
     argwhere bincount compress extract flatnonzero intersect1d nonzero setdiff1d setxor1d tobytes
     tolist trim_zeros union1d unique unique_all unique_counts unique_inverse unique_values
     cholesky cond det eigh eigvalsh inv lstsq matrix_rank pinv qr slogdet solve svd
 """
-"""The functions whose result, or whose shape, the host has to see."""
+"""The functions for which the host waits, since it needs the result or the result's shape."""
 
 ARRAYS, SEVERAL, WAITING = (frozenset(names.split()) for names in (ARRAYS, SEVERAL, WAITING))
 NUMBERS = bool | int | float | complex | np.generic
-_random = np.random.default_rng(0)  # its state moves on: two calls add in two orders
+_random = np.random.default_rng(0)  # shared by all calls: no two of them add in the same order
 
 
 class Device:
@@ -109,7 +110,7 @@ class Device:
 class ndarray:  # noqa: N801  CuPy's name
     """An array on the stand-in's device."""
 
-    __array_ufunc__ = None  # so that NumPy's operators leave the work to these
+    __array_ufunc__ = None  # so that NumPy's operators call those of this class
     __hash__ = None
     base = None  # the array that owns the memory of this view
 
@@ -238,7 +239,8 @@ def _all_unwrapped(xs):
 
 
 def _wrapped(x, sources=()):
-    """What NumPy computed from these, as arrays on the device: one of them, a view, or another."""
+    """What NumPy computed from the sources, as arrays on the device: one of the sources itself, a
+    view of one, or a new array."""
     if isinstance(x, np.ndarray | np.generic):
         for source in sources:
             if x is source._numpy:
@@ -252,7 +254,11 @@ def _wrapped(x, sources=()):
 
 
 def _computed(name, function, given, arguments, settings):
-    """A function of NumPy's arrays, counted, as one of the arrays that were given."""
+    """Call a function of NumPy and count its kernels.
+
+    given      the arguments of the caller, whose memory the result may share
+    arguments  the same as NumPy takes them
+    """
     with np.errstate(all="ignore"):  # a GPU does not warn
         y = function(*arguments, **settings)
     launches[name] += launched(name, arguments, settings, y)
@@ -293,8 +299,11 @@ def _is_mask(part):
 
 
 def _scatter(at, x, key, values):
-    """at(x, key, values), entry by entry in a random order: what repeats, or is assigned last, is
-    not the same in two calls."""
+    """at(x, key, values), entry by entry in a random order.
+
+    So if an entry occurs several times in the key, two calls add its values in different orders, or
+    assign another one last.
+    """
     places = np.arange(x.size).reshape(x.shape)[key]
     values = np.broadcast_to(np.asarray(values, x.dtype), places.shape).reshape(-1)
     order = _random.permutation(places.size)
@@ -341,7 +350,7 @@ class Parameters:
             self.names = None
 
     def given(self, name, arguments, settings):
-        """The arguments for NumPy. Raises TypeError for those that CuPy's function lacks."""
+        """The arguments for NumPy. Raises TypeError for arguments that CuPy's function lacks."""
         known = self.by_place[: len(arguments)]
         more = arguments[len(known) :]
         if more and self.rest is None:
@@ -367,7 +376,7 @@ class Parameters:
 
 
 def _on_device(function, name, parameters):
-    """A function of NumPy as a function on the device."""
+    """A function of NumPy as a function of arrays on the device."""
     waits = name in WAITING
 
     def call(*given, **settings):
@@ -381,7 +390,7 @@ def _on_device(function, name, parameters):
 
 
 def _ufunc(function, name, nin, nout):
-    """One of CuPy's ufuncs, which take no `where`, and round as NumPy's."""
+    """One of CuPy's ufuncs. They take no `where`; here they round as NumPy's do."""
     inputs = [f"x{k + 1}" for k in range(nin)]
     outputs = [f"out{k + 1}=..." for k in range(nout)]
     parameters = Parameters(f"{', '.join(inputs + outputs)}, /, *, out=..., dtype=..., casting=...")
@@ -400,7 +409,7 @@ def _not_there(*_):
 
 
 def _operator(function, reverse=False):
-    """A binary operator; anything but arrays and numbers may have its own."""
+    """A binary operator. Operands other than arrays and numbers may define their own."""
 
     def call(self, other):
         if getattr(other, "__array_ufunc__", 0) is None and not isinstance(other, ndarray):
@@ -412,7 +421,8 @@ def _operator(function, reverse=False):
 
 
 def _comparison(function):
-    compare, name = _operator(function), function.__name__
+    compare = _operator(function)
+    name = function.__name__
 
     def call(self, other):
         if isinstance(other, np.ndarray) and not other.ndim:
@@ -507,7 +517,7 @@ def asarray(a, dtype=None, order=None, *, copy=None, blocking=False):
 
 
 def take(a, indices, axis=None, out=None):
-    """As CuPy's, whose indices wrap around."""
+    """As CuPy's `take`, in which indices out of range wrap around."""
     if not isinstance(a, ndarray):
         raise TypeError(f"Unsupported type {type(a)}")
     if not isinstance(indices, ndarray | NUMBERS):
@@ -529,11 +539,11 @@ def where(condition, x=None, y=None):
 
 
 class CUDARuntimeError(RuntimeError):
-    """CuPy's error for whatever the driver reports."""
+    """CuPy's error for everything that the driver reports."""
 
 
 class OutOfMemoryError(MemoryError):
-    """CuPy's error for memory."""
+    """CuPy's error if there is too little memory."""
 
 
 def raw_kernel(source, name, options=()):
@@ -567,8 +577,8 @@ def tiles_on_numpy():
 
 
 def _named(line):
-    """The module, the name and the stand-in's value of a line of the list; None if NumPy lacks
-    it."""
+    """The module, the name and the stand-in's value for a line of the list. None for the line of a
+    method of arrays, or of a module."""
     path, bracket, parameters = line.partition("(")
     path, _, ufunc = path.partition(" ufunc ")
     where, _, name = path.rpartition(".")
@@ -599,9 +609,16 @@ def _modules():
     for module in (cupy, linalg, fft):
         module.__all__ = [name for name in vars(module) if not name.startswith("_")]
 
-    cupy.take, cupy.where = take, where
-    cupy.array, cupy.asarray, cupy.asanyarray, cupy.ndarray = array, asarray, asarray, ndarray
-    cupy.linalg, cupy.fft, cupy.cuda, cuda.device = linalg, fft, cuda, device
+    cupy.take = take
+    cupy.where = where
+    cupy.array = array
+    cupy.asarray = asarray
+    cupy.asanyarray = asarray
+    cupy.ndarray = ndarray
+    cupy.linalg = linalg
+    cupy.fft = fft
+    cupy.cuda = cuda
+    cuda.device = device
     device.Device = cuda.Device = Device
     cuda.runtime = ModuleType("cupy.cuda.runtime")
     cuda.runtime.CUDARuntimeError = CUDARuntimeError
@@ -628,7 +645,7 @@ OURS = ("cupy", "cupyx", "array_api_compat.cupy")
 
 
 def _take_away():
-    """Remove all modules of CuPy, whichever it is, and return them by name."""
+    """Remove all modules of the present CuPy, real or not, and return them by name."""
     names = [
         name
         for name in sys.modules
@@ -638,7 +655,7 @@ def _take_away():
 
 
 def _forget():
-    """Forget what was remembered about CuPy, and about its arrays."""
+    """Clear all caches that depend on which CuPy is installed."""
     for remembered in (cuda.kernel, tiled.machine_obstacle):
         remembered.cache_clear()
     # array-api-compat remembers which classes are arrays of which library, and finds its module for
@@ -653,8 +670,8 @@ def _forget():
 
 @contextlib.contextmanager
 def installed():
-    """Within the block, `import cupy` imports the stand-in, even beside a real CuPy. Gives `traffic`,
-    with nothing counted."""
+    """Within the block, `import cupy` imports the stand-in, even if a real CuPy is installed. Yields
+    `traffic`, with all counts 0."""
     _forget()
     before = _take_away()
     sys.modules.update(MODULES)
@@ -673,7 +690,7 @@ def installed():
 
 
 def gpus():
-    """How many GPUs CuPy finds: 0 where it is not installed, or finds no driver."""
+    """How many GPUs CuPy finds: 0 if it is not installed or finds no driver."""
     try:
         return importlib.import_module("cupy").cuda.runtime.getDeviceCount()
     except Exception:
@@ -681,7 +698,7 @@ def gpus():
 
 
 def pytest_configure(config):
-    """As a plugin of pytest: the stand-in for the whole run, unless there is a GPU."""
+    """As a plugin of pytest, install the stand-in for the whole run, unless there is a GPU."""
     if not gpus():
         context = installed()
         context.__enter__()

@@ -1,7 +1,8 @@
-"""Write what CuPy has to `cupy_surface.txt`, which the stand-in reads: `python tests/list_cupy.py`.
+"""`python tests/list_cupy.py` writes `cupy_surface.txt`: the list of CuPy's functions and methods
+that the stand-in reads.
 
-CuPy can be imported without a GPU. Listed are the names that NumPy has as well, with their
-parameters, in which an ellipsis is a default.
+This needs CuPy, but no GPU. The list has the names that NumPy has as well, with their parameters;
+an ellipsis stands for a default value.
 """
 
 import inspect
@@ -14,22 +15,23 @@ FILE = Path(__file__).with_name("cupy_surface.txt")
 
 
 def listed(module, names):
-    """A line for each public name of a module or class, among these names."""
+    """A line for each of these names of a module or class."""
     where = module.__name__
     return [f"{where}.{name}{_described(getattr(module, name))}" for name in sorted(names)]
 
 
 def _described(x):
-    """What follows a name: " ufunc" and its numbers of arguments, or the parameters, or nothing."""
+    """What follows a name in its line: " ufunc" and the numbers of inputs and outputs, or the
+    parameters, or nothing."""
     if type(x).__name__ == "ufunc":
         return f" ufunc {x.nin} {x.nout}"
     if isinstance(x, type) or not callable(x):
         return ""
     try:
         signature = inspect.signature(x)
-    except ValueError:  # Cython writes it into the docstring
+    except ValueError:  # a function in Cython, which writes the signature into the docstring
         found = re.match(r"\w+\.\w+(\(.*\))", x.__doc__ or "")
-        # Types and values of defaults are Cython's; a test of names needs neither.
+        # Drop the types and the values of defaults: only names are tested.
         parts = found[1].strip("()").split(", ") if found else ["*args", "**kwargs"]
         return f"({', '.join(re.sub(r'=.*', '=...', part.split()[-1]) for part in parts)})"
     parameters = [

@@ -1,7 +1,7 @@
 """The kernels that a training step launches on a GPU, counted on the stand-in for CuPy.
 
-The count is that of the calls in CuPy's source. A real GPU runs a few more, since cuBLAS divides
-some products among two kernels.
+The counts follow CuPy's source. A real GPU runs a few more kernels, since cuBLAS may use two for a
+product.
 """
 
 import cuda_on_cpu
@@ -59,7 +59,7 @@ def test_the_stand_in_counts(xp, name):
     assert +cupy_on_numpy.launches == counts
 
 
-def test_the_stand_in_changes_arrays_in_place_and_knows_views(xp):
+def test_arrays_change_in_place_and_views_know_their_base(xp):
     x = xp.asarray(np.ones((4, 3)))
     view = x.T[1:]
     assert x.base is None
@@ -70,7 +70,7 @@ def test_the_stand_in_changes_arrays_in_place_and_knows_views(xp):
     assert view[0, 0].item() == 2
 
 
-def test_a_gradient_is_not_copied_unless_somebody_else_may_see_it(xp):
+def test_a_gradient_is_copied_only_if_something_else_refers_to_it(xp):
     x = mh.Tensor(xp.asarray(np.ones((4, 3))), requires_grad=True)
     cupy_on_numpy.launches.clear()
     (x * 2.0).backward(xp.ones((4, 3)))
@@ -125,8 +125,8 @@ def test_a_step_of_training_takes_no_more_and_reads_only_the_loss(xp):
 
 
 @compiles
-def test_the_backward_needs_inputs_and_a_few_numbers_for_each_row(xp):
-    """In entries: reference, kernel. The inputs are there in any case."""
+def test_the_backward_saves_its_inputs_and_a_few_numbers_for_each_row(xp):
+    """Counts the entries that are saved besides the inputs, by the reference and by the kernel."""
     rng = np.random.default_rng(0)
     x, y, weight = (xp.asarray(rng.random(shape)) for shape in ((50, 40), (50, 40), (40,)))
     targets = xp.asarray(rng.integers(0, 40, 50))

@@ -309,9 +309,10 @@ def add(a: Array, b: Array) -> Array:
 
 def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The sum of x over an axis, a tuple of axes, or all of them if axis is None."""
-    y = None if type(x) is np.ndarray or device_sum is None else device_sum(x, axis, keepdims)
-    if y is not None:
-        return y
+    if device_sum is not None and type(x) is not np.ndarray:
+        y = device_sum(x, axis, keepdims)
+        if y is not None:
+            return y
     return namespace(x).sum(x, axis=axis, keepdims=keepdims)
 
 
@@ -381,7 +382,9 @@ def _names(device: Any) -> set[str]:
 
 def mover(x: Array) -> Callable[[Array], Array]:
     """A function that moves an array to the library and device of x."""
-    there, xp, device = place(x), namespace(x), x.device
+    there = place(x)
+    xp = namespace(x)
+    device = x.device
     return lambda y: y if place(y) == there else move(y, xp, device)
 
 

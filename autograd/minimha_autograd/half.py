@@ -130,7 +130,9 @@ def around_products(x: Array) -> tuple[Callable[[Any], Any], Callable[[Any], Any
 
 def in_bfloat16(x: Any) -> Any:
     """An array rounded to bfloat16; anything else, such as None, is returned as it is."""
-    return rounded(x, backend.dtype(namespace(x), "bfloat16")) if backend.is_array(x) else x
+    if not backend.is_array(x):
+        return x
+    return rounded(x, backend.dtype(namespace(x), "bfloat16"))
 
 
 def unchanged(x: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from minimha_autograd import Pullback, half, operation, ops
+from minimha_autograd import Pullback, backend, half, operation, ops
 from minimha_autograd.backend import Array, namespace
 
 from .implementations import accelerated
@@ -86,5 +86,6 @@ def _times(y: Array, pullback: Pullback, times: Array | None) -> tuple[Array, Pu
     if times is None:
         return y, lambda dy: (*pullback(dy), None)
     if getattr(times, "shape", None) != y.shape:
-        raise ValueError("times must have the shape of x")
+        given = backend.described(times)
+        raise ValueError(f"times must have the shape of x, {tuple(y.shape)}: it is {given}")
     return y * times, lambda dy: (*pullback(dy * times), dy * y)

@@ -28,15 +28,15 @@ TORCH = {
     "torch FlashAttention": "FLASH_ATTENTION",
     "torch math": "MATH",
 }
-"""PyTorch's attention with the backend that it chooses itself, and with three others."""
+"""PyTorch's attention, with the backend that it chooses and with three given backends."""
 WAYS = {"forward": 1.0, "forward, backward": 3.5}
-"""What is timed, and how many times the operations of a forward it takes."""
+"""The passes that are timed, with their operations as multiples of those of a forward pass."""
 MASKS = {"none": None, "causal": masks.causal()}
 
 
 def implementations(sizes: Sizes) -> Iterator[Row]:
-    """What runs when an implementation is requested, the seconds of the call, and the largest error
-    of the output and of each gradient, relative to the largest entry."""
+    """Which implementation runs when one is requested, how many seconds the call takes, and the
+    largest error of the output and of each gradient, relative to the largest entry."""
     for width, name, dtype in itertools.product(sizes.widths, (*RUNGS, "auto"), DTYPES):
         forget_failures()  # a kernel that fails for one dtype or width may run for another
         for mask, hidden in MASKS.items():
@@ -46,7 +46,7 @@ def implementations(sizes: Sizes) -> Iterator[Row]:
                 start = time.perf_counter()
                 runs = None
                 while runs != (chosen := running(name, q, k, v)):
-                    # If an implementation fails in a call, others compute the rest of that call.
+                    # If an implementation fails, others compute the rest of the same call.
                     runs = chosen
                     found = list(map(backend.to_numpy, attend(name, (q, k, v), mask, dout)))
                 row |= {"call, s": time.perf_counter() - start, "runs": runs}
@@ -61,7 +61,7 @@ def implementations(sizes: Sizes) -> Iterator[Row]:
 
 def times(sizes: Sizes) -> Iterator[Row]:
     """Time, speed and memory of the forward alone, and of forward and backward."""
-    names = "reference", "fused", *TORCH, "tiled"  # what may crash comes last
+    names = "reference", "fused", *TORCH, "tiled"  # last, as it might crash the process
     for name, dtype, width in itertools.product(names, DTYPES, sizes.widths):
         forget_failures()  # a kernel that fails for one dtype or width may run for another
         for way, n, mask in itertools.product(WAYS, sizes.lengths, MASKS):
@@ -78,7 +78,7 @@ def times(sizes: Sizes) -> Iterator[Row]:
             yield row
 
 
-@functools.cache  # 2.5 GB on the host for all sizes, but they take seconds to draw
+@functools.cache  # takes up to 2.5 GB on the host, but drawing the numbers takes seconds
 def numbers(h: int, g: int, n: int, width: int) -> list[np.ndarray]:
     """Normal numbers for q, k, v and dout, on the host: (1, H or G, N, D)."""
     rng = np.random.default_rng(0)
@@ -87,14 +87,14 @@ def numbers(h: int, g: int, n: int, width: int) -> list[np.ndarray]:
 
 @functools.cache
 def rounded(h: int, g: int, n: int, width: int, dtype: str) -> list[np.ndarray]:
-    """The same in a dtype. Raises ImportError for bfloat16 without ml_dtypes."""
+    """These numbers, rounded to a dtype. Raises ImportError for bfloat16 without ml_dtypes."""
     if dtype == "bfloat16":
         import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy
     return [x.astype(dtype, copy=False) for x in numbers(h, g, n, width)]
 
 
 def on_device(h: int, g: int, n: int, width: int, dtype: str) -> list[Any]:
-    """The same on the GPU."""
+    """These rounded numbers, on the GPU."""
     return [backend.library("cupy").asarray(x) for x in rounded(h, g, n, width, dtype)]
 
 
@@ -125,7 +125,7 @@ def by_minimha(
     running(name, q, k, v)
 
     def memory() -> float:
-        running(name, q, k, v)  # that is, it has not failed meanwhile
+        running(name, q, k, v)  # raises if the implementation has failed in the meantime
         return float(pool.total_bytes())
 
     return lambda: attend(name, (q, k, v), mask, dout if backward else None), memory
@@ -157,7 +157,7 @@ def by_torch(
 
 @contextlib.contextmanager
 def refusals_explained() -> Iterator[None]:
-    """Add PyTorch's warnings to its error "No available kernel": they say why a backend refuses."""
+    """Add PyTorch's warnings to its error "No available kernel": they say why a backend refused."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -1,4 +1,4 @@
-"""How many tokens a second a GPT generates, on the GPU and with NumPy on the CPU beside it."""
+"""How many tokens per second a GPT generates on the GPU, and with NumPy on the machine's CPU."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .measuring import Row, Sizes
 from .training_step import model_and_batch
 
 LONGEST = 15.0
-"""Seconds after which no further token is drawn."""
+"""Seconds after which generation stops."""
 
 
 def generation(sizes: Sizes) -> Iterator[Row]:
-    """Tokens a second of one sequence with a cache, which starts with a single token."""
+    """Tokens per second, for a single sequence that starts with one token, with a cache."""
     model, _, _ = model_and_batch(sizes)
     for name in ("numpy", "cupy"):
         row: Row = {"library": name}
         with measuring.failure_noted(row):
             model.to(name)
-            draw(model, name, 4)  # compiles
+            draw(model, name, 4)  # compiles the kernels
 
             start = time.perf_counter()
             drawn = draw(model, name, sizes.tokens)
@@ -37,7 +37,8 @@ def generation(sizes: Sizes) -> Iterator[Row]:
 
 
 def draw(model: GPT, library: str, count: int) -> int:
-    """Draw so many tokens, fewer if they take too long. Returns how many."""
+    """Generate tokens until there are `count`, or until `LONGEST` seconds have passed. Returns how
+    many were generated."""
     first = backend.library(library).asarray(np.zeros((1, 1), "int64"))
     end = time.perf_counter() + LONGEST
     drawn = 0

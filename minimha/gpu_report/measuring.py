@@ -1,5 +1,5 @@
-"""What the parts of the report share: sizes, times by CUDA events, which implementation ran, and
-tables in Markdown."""
+"""What the parts of the report share: sizes, times measured with CUDA events, which implementation
+of attention ran, and tables in Markdown."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ Row = dict[str, Any]
 """A measurement: its values by the names of their columns."""
 
 Prepared = tuple[Callable[[], Any], Callable[[], float]]
-"""What is timed, and a function that returns the bytes of memory that it has needed at most."""
+"""A function to time, and a function that returns its peak memory in bytes."""
 
 TORCH_DEVICE = "cuda"
 
 
 class Sizes(NamedTuple):
-    """T = S for the errors, T = S and B·H for the times, D for both; a GPT that is trained for some
-    steps, and the most tokens that it generates."""
+    """The sizes of attention, of a GPT, and of what the GPT does."""
 
-    length: int = 200
-    lengths: tuple[int, ...] = (1024, 4096)
-    batch_heads: int = 64
-    widths: tuple[int, ...] = (64, 128)
+    length: int = 200  # T = S for the errors of attention
+    lengths: tuple[int, ...] = (1024, 4096)  # T = S for its times
+    batch_heads: int = 64  # B·H for its times
+    widths: tuple[int, ...] = (64, 128)  # D
     layers: int = 6
     width: int = 384
     context: int = 256
     batch: int = 64
-    steps: int = 20
-    tokens: int = 128
+    steps: int = 20  # of training that are timed
+    tokens: int = 128  # generated at most
 
 
 QUICK = Sizes(
@@ -43,15 +42,19 @@ QUICK = Sizes(
 
 
 class Milliseconds(NamedTuple):
-    """How long the GPU computes, and how long the host takes to launch it."""
+    """How long the GPU takes for a call, and how long the host takes to launch it."""
 
     gpu: float
     host: float
 
 
 def milliseconds(run: Callable[[], Any], repeats: int | None = None) -> Milliseconds:
-    """The median times of run, by default of as many repeats as fit into 0.12 s, at most 30. Two
-    runs beforehand do not count: they compile, and fill the pool of memory."""
+    """The median times of a call of run.
+
+    repeats  how many calls are timed, by default as many as fit into 0.12 s, at most 30
+
+    Two calls before these are not timed: they compile kernels and fill the memory pool.
+    """
     from cupyx.profiler import benchmark
 
     limits = {"n_repeat": 30, "max_duration": 0.12} if repeats is None else {"n_repeat": repeats}
@@ -62,10 +65,10 @@ def milliseconds(run: Callable[[], Any], repeats: int | None = None) -> Millisec
 
 
 def attention_of(run: Callable[[], Any]) -> str:
-    """The names of the implementations of attention that "auto" chooses while `run` runs.
+    """The names of the implementations of attention that "auto" chooses during a call of run.
 
-    Call run before, so that an implementation that fails on this machine has failed already: "auto"
-    then no longer chooses it.
+    Call run once before, so that implementations that fail on this machine have already failed:
+    "auto" then no longer chooses them.
     """
     names: dict[str, None] = {}  # a set that keeps the order
 
@@ -81,7 +84,7 @@ def attention_of(run: Callable[[], Any]) -> str:
 
 
 def empty_pool() -> Any:
-    """CuPy's pool of memory, without what nothing uses: what it holds later is what was needed."""
+    """CuPy's memory pool, after its unused memory was freed: its later size is the peak memory."""
     import cupy
 
     pool = cupy.get_default_memory_pool()
@@ -90,7 +93,7 @@ def empty_pool() -> Any:
 
 
 def torch_without_tf32() -> Any:
-    """PyTorch on CUDA, with float32 products in float32, and memory counted from now on.
+    """PyTorch on CUDA, with TF32 off for products of float32, and its count of peak memory reset.
 
     Raises ImportError without PyTorch, RuntimeError without CUDA.
     """
@@ -104,12 +107,12 @@ def torch_without_tf32() -> Any:
 
 
 class AnotherRunsError(Exception):
-    """Another implementation runs than the one that was requested; the message says why."""
+    """An implementation other than the requested one runs. The message says why."""
 
 
 @contextlib.contextmanager
 def failure_noted(row: Row) -> Iterator[None]:
-    """Note an error in the row, in one line, instead of raising it."""
+    """Write an error in one line into the row, as "failed", instead of raising it."""
     try:
         yield
     except Exception as error:
@@ -117,7 +120,7 @@ def failure_noted(row: Row) -> Iterator[None]:
 
 
 def in_one_line(error: Exception) -> str:
-    """The beginning of an error, which says so if a kernel could not be compiled."""
+    """The beginning of an error's message; it says whether a kernel could not be compiled."""
     line = why_it_failed(error).removeprefix("it failed: ")
     if isinstance(error, AnotherRunsError):
         line = str(error)
@@ -128,7 +131,7 @@ _LONGEST = 240
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table with one line for each row; a value that a row lacks is an empty cell."""
+    """A table with one line for each row. A cell is empty if its row has no such value."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     lines = [columns, ["---"] * len(columns)]
     lines += [[_cell(row.get(name, "")) for name in columns] for row in rows]

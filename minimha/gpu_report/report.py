@@ -1,8 +1,10 @@
-"""The command `minimha gpu-report`. As it is now, it has only run on a stand-in for CuPy; a version
-without the parts "kernels" and "generation" has run on a GPU.
+"""The command `minimha gpu-report`.
 
-Each part of the report runs in a process of its own and prints its rows as it measures them: a
-kernel that hangs, or an error after which CUDA refuses everything, costs the rest of one part only.
+In its present form it is untried on a GPU and has only run on a stand-in for CuPy. An earlier form,
+without the parts "kernels" and "generation", mixed precision and D = 128, has run on a GPU.
+
+Each part of the report runs in its own process and prints its rows as it measures them. So a kernel
+that hangs, or an error after which CUDA refuses every call, costs only the rest of one part.
 """
 
 from __future__ import annotations
@@ -31,8 +33,10 @@ from .generation import generation
 from .measuring import QUICK, Row, Sizes, markdown, side_by_side
 from .training_step import kernels, training_step
 
-LAST_START, END = 420, 470
-"""Seconds after which no part begins, and after which the last one is stopped."""
+LAST_START = 420
+"""Seconds after which no further part begins."""
+END = 470
+"""Seconds after which the part that is running is stopped."""
 
 PACKAGES = (
     "minimha", "numpy", "array-api-compat", "cuda-tile", "nvidia-cuda-tileiras", "torch",
@@ -63,13 +67,13 @@ def machine(_: Sizes) -> Iterator[Row]:
         with suppress(importlib.metadata.PackageNotFoundError):
             values[name] = importlib.metadata.version(name)
     values["tileiras on the PATH"] = shutil.which("tileiras") or "none"
-    for name in ("CUDA_HOME", "CUDA_PATH"):  # where that tileiras looks for other programs
+    for name in ("CUDA_HOME", "CUDA_PATH"):  # where tileiras looks for ptxas and libnvvm
         values[name] = os.environ.get(name, "not set")
     yield from ({"what": name, "value": value} for name, value in values.items())
 
 
 class Part(NamedTuple):
-    """A part of the report: what it measures, and in how many seconds at most."""
+    """A part of the report: what it measures, and after how many seconds it is stopped."""
 
     title: str
     rows: Callable[[Sizes], Iterator[Row]] | None  # None for the tests, which pytest runs
@@ -83,25 +87,25 @@ PARTS = {
     "training-step": Part(
         "A training step", training_step, 60,
         "Forward, loss, backward and AdamW of a GPT in float32, with TF32 off and from the same "
-        "weights; with \"bfloat16\", only products are in bfloat16 (in PyTorch by autocast). "
-        "PyTorch runs eagerly, with its TransformerEncoderLayer and a fused AdamW. "
-        "\"host\" is the time in which the CPU launches a step, \"attention\" what computed it.",
+        "weights; with \"bfloat16\", only matrix products use bfloat16 (in PyTorch by autocast). "
+        "PyTorch runs eagerly, with its TransformerEncoderLayer and a fused AdamW. \"host\" is the "
+        "time that the CPU takes to launch a step, \"attention\" the implementation that ran.",
     ),
     "kernels": Part(
         "The kernels of a training step", kernels, 60,
-        "Of the same steps, by PyTorch's profiler, which gets the kernels of all libraries from "
-        "NVIDIA's CUPTI. Without PyTorch this part is empty.",
+        "The kernels of the same steps, as PyTorch's profiler lists them: it gets those of all "
+        "libraries from NVIDIA's CUPTI. Without PyTorch, this part only says so.",
     ),
     "generation": Part(
         "Generation", generation, 80,
-        "The same GPT continues one token, with a cache, and always takes the likeliest token: on "
-        "the GPU with CuPy, and on the CPU of the same machine with NumPy.",
+        "The same GPT continues a single token, with a cache, and always picks the most likely "
+        "token: on the GPU with CuPy, and on the CPU of the same machine with NumPy.",
     ),
     "implementations": Part(
         "Which implementations run, and their errors", implementations, 180,
-        "The first call without a mask compiles the kernels, forward and backward. Errors are the "
-        "largest of the output and of each gradient, against float64 and relative to its largest "
-        "entry. H = 4, G = 2, T = S = 200; the inputs are rounded to the dtype before.",
+        "The first call without a mask compiles the kernels, forward and backward. An error is the "
+        "largest difference from float64, in the output or a gradient, relative to the largest "
+        "entry. H = 4, G = 2, T = S = 200; the inputs are rounded to the dtype first.",
     ),
     "times": Part(
         "Times of attention", times, 210,
@@ -109,9 +113,8 @@ PARTS = {
         "backward 3.5 times as many, with a causal mask half as many. TF32 is off in PyTorch and, "
         "unless MINIMHA_TF32 is set, in minimha. torch is its scaled_dot_product_attention, with "
         "the backend that it chooses, with cuDNN, with FlashAttention, and with its math backend. "
-        "MiB is the memory in use at the peak, inputs included. A cell says \"failed\" if a kernel "
-        "does not compile or run, or if another implementation takes over; the reasons are below "
-        "the tables.",
+        "MiB is the peak memory, inputs included. A cell says \"failed\" if a kernel does not "
+        "compile or run, or if another implementation takes over; the reasons follow the tables.",
         ("ms", "TFLOP/s", "MiB"),
     ),
     "tests": Part(
@@ -148,7 +151,8 @@ def _run(options: argparse.Namespace) -> int:
         for row in measure(QUICK if options.quick else Sizes()):
             print(json.dumps(row), flush=True)
         return 0
-    begin, done = time.perf_counter(), []
+    begin = time.perf_counter()
+    done = []
     for name, part in PARTS.items():
         print(f"{part.title} …", flush=True)
         done.append(_measured(name, options.quick, time.perf_counter() - begin))
@@ -158,8 +162,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _measured(name: str, quick: bool, elapsed: float) -> dict[str, Any]:
-    """A part of the report as in the JSON; elapsed: the seconds since the command began."""
-    part, rows = PARTS[name], []
+    """A part of the report, as in the JSON.
+
+    elapsed  the seconds since the command began
+    """
+    part = PARTS[name]
+    rows = []
     start = time.perf_counter()
     seconds = min(part.seconds, END - elapsed)
     if elapsed > LAST_START:
@@ -177,7 +185,8 @@ def _measured(name: str, quick: bool, elapsed: float) -> dict[str, Any]:
 
 
 def _output(command: list[str], seconds: float) -> tuple[str, list[str]]:
-    """What a process prints within some seconds, and its warnings or why it ended."""
+    """What a process prints, and its problems: warnings of minimha, an exit code that is not 0, or
+    that it was stopped after some seconds."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, encoding="utf-8", errors="replace",
@@ -193,7 +202,7 @@ def _output(command: list[str], seconds: float) -> tuple[str, list[str]]:
 
 
 def _tests(seconds: float) -> tuple[list[Row], list[str]]:
-    """How many of the tests that use an array library pass on CuPy's arrays, and which fail."""
+    """How many of the tests that use an array library pass on CuPy arrays, and which ones fail."""
     here = Path(__file__).parents[2] / "tests", Path("tests")
     folder = next((path for path in here if (path / "cupy_on_numpy.py").exists()), None)
     if folder is None:
@@ -215,7 +224,7 @@ def _tests(seconds: float) -> tuple[list[Row], list[str]]:
 
 
 _LABELS = {"library": "{}", "implementation": "{}", "dtype": "{}", "D": "D = {}"}
-"""The columns that a list of failures names."""
+"""The columns that identify a failed row in the list of failures."""
 
 
 def _write(parts: list[dict[str, Any]], folder: Path) -> list[Path]:

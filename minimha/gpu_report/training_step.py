@@ -28,7 +28,7 @@ ADAM: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1}
 
 
 def training_step(sizes: Sizes) -> Iterator[Row]:
-    """The times of a step, its memory, and the losses of the first and of the last step."""
+    """The time of a step on the GPU and on the host, its memory, and the first and last loss."""
     for name, prepare in LIBRARIES.items():
         row: Row = {"library": name}
         with measuring.failure_noted(row):
@@ -43,24 +43,25 @@ def training_step(sizes: Sizes) -> Iterator[Row]:
 
 
 def kernels(sizes: Sizes) -> Iterator[Row]:
-    """The kernels of a step, those that take most time first: how often each is launched, and its
-    time. The first row of a library is their sum."""
+    """The kernels of a step, sorted by time: how often each is launched, and how long it takes. The
+    first row of each library is the sum."""
     for name, prepare in LIBRARIES.items():
         row: Row = {"library": name}
         found: list[Row] = []
         with measuring.failure_noted(row):
             step, _ = prepare(*model_and_batch(sizes))
-            for _ in range(2):  # these compile, and fill the pool of memory
+            for _ in range(2):  # these steps compile kernels and fill the memory pool
                 step()
             found = launched(step, sizes.steps)
         yield from [{**row, **kernel} for kernel in found] or [row]
 
 
 def launched(step: Callable[[], Any], steps: int) -> list[Row]:
-    """What PyTorch's profiler sees on the GPU during some steps: it gets the kernels of the whole
-    process from NVIDIA's CUPTI, no matter which library launches them.
+    """The kernels that PyTorch's profiler sees during some steps, sorted by time.
 
-    Raises ImportError without PyTorch, RuntimeError without CUDA or if it sees no kernel.
+    The profiler gets the kernels of the whole process from NVIDIA's CUPTI, no matter which library
+    launches them. Raises ImportError without PyTorch, RuntimeError without CUDA or if the profiler
+    sees no kernel.
     """
     torch = measuring.torch_without_tf32()
     from torch.profiler import ProfilerActivity, profile
@@ -106,7 +107,7 @@ def launched(step: Callable[[], Any], steps: int) -> list[Row]:
 
 
 MOST_KERNELS = 25
-"""How many kernels have a line of their own."""
+"""How many kernels get their own row; the others share one."""
 
 
 def model_and_batch(sizes: Sizes) -> tuple[GPT, np.ndarray, np.ndarray]:
@@ -189,4 +190,4 @@ LIBRARIES: dict[str, Callable[[GPT, np.ndarray, np.ndarray], Prepared]] = {
     "torch, bfloat16": functools.partial(by_torch, mixed=True),
     "minimha, bfloat16": functools.partial(by_minimha, mixed=True),
 }
-"""Those with bfloat16 multiply in it; their weights are float32."""
+"""What prepares a step. Those with "bfloat16" use mixed precision: their weights are float32."""

@@ -166,12 +166,13 @@ def _groups(parameters: Parameters, known: set[str]) -> list[dict[str, Any]]:
 
 
 _TOGETHER = 2**20
-"""The most entries of several parameters that are updated together: the old values are freed only
-afterwards."""
+"""The largest number of entries, all in all, of parameters that are updated together. It limits the
+memory for their old values, which are freed only after the update."""
 
 
 def _in_steps(params: list[Tensor]) -> list[list[Tensor]]:
-    """The parameters that are updated together: for CuPy all of them, by few kernels."""
+    """Lists of parameters that are updated together: a single list on CuPy, where few kernels
+    update them all."""
     if params and backend.on_cupy(params[0].data):
         return [params]
     steps: list[list[Tensor]] = []
@@ -288,7 +289,9 @@ class Adam(Optimiser):
             if moved is None:
                 moved = [_adamw(*arrays, *numbers) for arrays in given]
             for k, (new, m, v) in zip(members, moved, strict=True):
-                news[k], states[k]["m"], states[k]["v"] = new, m, v
+                news[k] = new
+                states[k]["m"] = m
+                states[k]["v"] = v
         return news
 
 

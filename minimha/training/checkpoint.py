@@ -58,7 +58,7 @@ def read(path: str | Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]
 
 
 _BEFORE = {"precision": "float32"}
-"""Settings that checkpoints of earlier versions lack, with their value then."""
+"""Settings that are missing in checkpoints of earlier versions, with the values that those used."""
 
 
 def _first_undamaged(path: Path) -> dict[str, np.ndarray]:

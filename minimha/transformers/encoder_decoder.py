@@ -120,7 +120,8 @@ class EncoderDecoder(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
-        rng, self.d_model = backend.generator(rng), backend.setting(d_model)
+        rng = backend.generator(rng)
+        self.d_model = backend.setting(d_model)
         settings: dict[str, Any] = {
             "hidden": hidden, "activation": activation, "norm_first": norm_first,
             "dropout": dropout, "rng": rng, "dtype": dtype,

@@ -102,8 +102,8 @@ def raising(error):
 
 @pytest.fixture
 def tiles(plain, monkeypatch):
-    """A card with tiles. `tiles.refuse(kernel, q)` decides which launches fail, as if the compiler
-    had ended with signal 11."""
+    """A GPU that supports tiles. `tiles.refuse(kernel, q)` decides which launches fail, as if the
+    compiler had crashed with signal 11."""
     monkeypatch.setattr(tiled, "_machine_obstacle", lambda: None)
     kernels, launch, stream = cupy_on_numpy.tiles_on_numpy()
     switch = SimpleNamespace(refuse=lambda kernel, q: False)
@@ -119,11 +119,11 @@ def tiles(plain, monkeypatch):
 
 
 class TileError(Exception):
-    """The base of cuTile's errors, all of which its compiler raises."""
+    """Stands for the base class of cuTile's errors."""
 
 
 class CompilerExecutionError(TileError):
-    """As cuTile's."""
+    """Stands for cuTile's error when its compiler fails."""
 
 
 def measured(part):
@@ -182,7 +182,7 @@ def test_speeds_count_the_visible_pairs():
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_kernel_that_fails_is_no_row_of_the_implementation_that_takes_over():
+def test_the_row_of_a_failed_kernel_has_no_results_of_another_implementation():
     for part in ("implementations", "times"):
         rows = [row for row in measured(part) if row["implementation"] == "fused"]
         assert len(rows) >= 12
@@ -190,7 +190,7 @@ def test_a_kernel_that_fails_is_no_row_of_the_implementation_that_takes_over():
         assert {row["failed"] for row in rows} == {"it failed: RuntimeError: no CUDA kernels"}
 
 
-def test_a_backward_that_does_not_compile_leaves_no_forward_in_the_row_of_auto(tiles):
+def test_auto_reports_forward_and_backward_of_the_same_implementation(tiles):
     tiles.refuse = lambda kernel, q: kernel.startswith("backward")
     rows = {(r["implementation"], r["dtype"], r["D"], r["mask"]): r for r in one_dtype()}
     assert len(rows) == 4 * 2 * 2
@@ -207,13 +207,13 @@ def test_a_backward_that_does_not_compile_leaves_no_forward_in_the_row_of_auto(t
 
 
 def one_dtype():
-    """The rows about implementations in float32."""
+    """The rows of the part "implementations" for float32."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "DTYPES", ("float32",))
         return measured("implementations")
 
 
-def test_a_dtype_or_width_that_does_not_compile_takes_no_other_away(tiles, monkeypatch):
+def test_a_dtype_or_width_that_does_not_compile_does_not_stop_the_others(tiles, monkeypatch):
     monkeypatch.setattr(attention, "DTYPES", ("float16", "float32"))
     tiles.refuse = lambda kernel, q: (str(q.dtype), q.shape[-1]) == ("float16", 64)
     for part in ("implementations", "times"):
@@ -260,7 +260,7 @@ def test_tokens_are_counted_on_the_gpu_and_on_the_cpu(monkeypatch):
 
 
 def profiler(events):
-    """In place of PyTorch's, which writes what it saw as Chrome's format of traces."""
+    """A stand-in for PyTorch's profiler, which writes its events in Chrome's trace format."""
     written = json.dumps({"traceEvents": events})
     seen = SimpleNamespace(export_chrome_trace=lambda path: Path(path).write_text(written, "utf-8"))
     return SimpleNamespace(
@@ -271,7 +271,7 @@ def profiler(events):
 
 @pytest.fixture
 def profiled(plain, monkeypatch):
-    """Sets the events that PyTorch's profiler sees."""
+    """A function that sets the events that PyTorch's profiler sees."""
     torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
     monkeypatch.setattr(measuring, "torch_without_tf32", lambda: torch)
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -300,13 +300,13 @@ def test_the_kernels_of_a_step_are_listed_by_time(profiled, monkeypatch):
     np.testing.assert_allclose(sum(row["% of time"] for row in rows[1:-1]), 100)
 
 
-def test_a_profiler_that_sees_nothing_is_no_step_without_kernels(profiled):
+def test_a_profiler_that_sees_no_kernel_is_reported_as_a_failure(profiled):
     profiled(launches("cudaLaunchKernel", 9, 99, "cuda_runtime"))
     (row,) = measured("kernels")
     assert row["failed"] == "RuntimeError: the profiler saw no kernel"
 
 
-def test_the_reason_why_a_backend_of_pytorch_refuses_is_in_its_error():
+def test_the_error_of_a_pytorch_backend_says_why_it_refused():
     def refuse():
         for text in (
             "Memory Efficient attention has been runtime disabled.",

@@ -117,8 +117,10 @@ def _gate_backward(chunk, x, numbers, dy, dx):
 
 @strict_kernel
 def _gate_times_forward(chunk, x, times, numbers, y):
-    part, (c1, c3, bound) = share(chunk), numbers
-    x, times, y, one = own(x, part), own(times, part), own(y, part), x.dtype.type(1)
+    part = share(chunk)
+    x, times, y = own(x, part), own(times, part), own(y, part)
+    c1, c3, bound = numbers
+    one = x.dtype.type(1)
     widest_vectors()
     for i in range(x.size):
         z = _clip(x[i], bound)
@@ -127,10 +129,12 @@ def _gate_times_forward(chunk, x, times, numbers, y):
 
 @strict_kernel
 def _gate_times_backward(chunk, x, times, numbers, dy, dx, dtimes):
-    part, (c1, c3, bound) = share(chunk), numbers
+    part = share(chunk)
     x, times, dy = own(x, part), own(times, part), own(dy, part)
     dx, dtimes = own(dx, part), own(dtimes, part)
-    one, three = x.dtype.type(1), x.dtype.type(3)
+    c1, c3, bound = numbers
+    one = x.dtype.type(1)
+    three = x.dtype.type(3)
     widest_vectors()
     for i in range(x.size):
         z = _clip(x[i], bound)

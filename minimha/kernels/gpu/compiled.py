@@ -135,9 +135,10 @@ class Sizes(NamedTuple):
     D: int
 
 
+_BOTH = False, True
 EVERY_OPTION = [
-    Options(*flags, keep)
-    for *flags, keep in itertools.product(*[(False, True)] * 4, (None, "array", "draw"))
+    Options(*given)
+    for given in itertools.product(_BOTH, _BOTH, _BOTH, _BOTH, (None, "array", "draw"))
 ]
 COMMON = Sizes(2, 4, 2, 1024, 1024, 64), Sizes(2, 4, 2, 1024, 1024, 128)
 OTHER = [

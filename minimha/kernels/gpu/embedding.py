@@ -27,7 +27,8 @@ def embedding(table: Array, indices: Array) -> Any:
     if type(indices) is not type(table) or not backend.is_integral(indices) or not indices.size:
         return None
     xp = namespace(table)
-    count, width = shape = table.shape
+    shape = table.shape
+    count, width = shape
     places = cuda.contiguous(xp.astype(indices, xp.int64))
     y = cuda.empty((*indices.shape, width), like=table)
     cuda.launch_for_rows(

@@ -37,13 +37,15 @@ def total(x: Array, axis: Any, keepdims: bool) -> Array | None:
     axes = sorted(k + x.ndim if k < 0 else k for k in axes)
     if not axes or axes != list(range(axes[0], axes[0] + len(axes))):
         return None
-    first, last = axes[0], axes[-1] + 1
+    first = axes[0]
+    last = axes[-1] + 1
     if first < 0 or last >= x.ndim or math.prod(x.shape[last:]) < 2:
         return None
 
-    before, summed, after = x.shape[:first], x.shape[first:last], x.shape[last:]
+    before = x.shape[:first]
+    after = x.shape[last:]
     kept = (1,) * len(axes) if keepdims else ()
-    sizes = math.prod(before), math.prod(summed), math.prod(after)
+    sizes = math.prod(before), math.prod(x.shape[first:last]), math.prod(after)
     return over_rows(cuda.contiguous(x), sizes, (*before, *kept, *after))
 
 
@@ -65,7 +67,8 @@ def over_rows(x: Array, sizes: tuple[int, int, int], shape: tuple[int, ...]) -> 
         )  # fmt: skip
         if parts == 1:
             return y
-        x, rows = y, parts
+        x = y
+        rows = parts
 
 
 def threads_for(rows: int) -> int:

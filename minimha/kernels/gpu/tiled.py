@@ -64,7 +64,7 @@ TILES = {
 Sizes with a figure were the fastest, or nearly so, in a prototype of these kernels that ran on an
 H200 in November 2026: for B·H = 64 and T = S = 4096, without a mask, with the 8 warps that the
 kernels ask for. The kernels themselves were written after it and have not run on a GPU. All other
-sizes were chosen without a GPU: the compiler spills few registers for them. See
+sizes were chosen without a GPU, as those for which the compiler spills few registers: see
 docs/measured/registers.md.
 """
 

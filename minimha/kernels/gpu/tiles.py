@@ -17,10 +17,9 @@ computes directly.
 The tiles of keys that a tile of queries sees are an edge, the middle, and another edge. In the
 middle every query sees every key, so there is nothing to hide. At the edges, pairs may be hidden.
 Their weight is 0, but 0 · NaN is NaN. So at an edge, entries that are NaN or infinite are replaced
-by 0. Then what depends on a visible one becomes NaN: in the forward the columns of out whose values
-have such an entry, in the backward the weight of each visible pair whose dout has one. The loops
-have no branch that depends on the contents of these arrays: with such a branch, the next tile would
-not be loaded while this one is multiplied.
+by 0, and an entry of the result to which a visible pair contributes such an entry is set to NaN.
+The loops have no branch that depends on the contents of these arrays: with such a branch, the next
+tile would not be loaded while this one is multiplied.
 
 Each Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
 rounded up to a power of 2; scale, softcap (0 for none) and `kept_factor`, 1 / (1 − dropout); which

@@ -73,7 +73,7 @@ COMMON = [
 @pytest.mark.parametrize("architecture", TILES_FOR)
 @pytest.mark.parametrize(("dtype", "sizes", "options"), COMMON)
 def test_tiles_of_common_calls_compile_to_machine_code(tiles, dtype, sizes, options, architecture):
-    """On Hopper, for which their sizes were chosen, they keep their numbers in registers."""
+    """On Hopper, for which their sizes were chosen, they spill almost no registers."""
     for signature in compiled.signatures(dtype, sizes, options, architecture):
         code = compiled.machine_code(compiled.bytecode(signature), architecture)
         assert code.startswith(b"\x7fELF")
@@ -83,7 +83,7 @@ def test_tiles_of_common_calls_compile_to_machine_code(tiles, dtype, sizes, opti
 
 
 def with_every_pair(calls):
-    """Calls that between them have every combination of two of dtype, sizes and options."""
+    """Calls in random order that between them have every pair of dtype, sizes and options."""
     seen = set()
     for dtype, sizes, options in random.Random(0).sample(calls, len(calls)):
         pairs = {*combinations(enumerate((dtype, sizes, *options)), 2)}
@@ -93,8 +93,8 @@ def with_every_pair(calls):
 
 
 def others():
-    """One kernel of each of these calls, for one GPU. All kernels of all calls for all GPUs take
-    hours: `benchmarks/registers.py --all`."""
+    """One kernel of each of these calls, for one GPU. `benchmarks/registers.py --all` compiles all
+    kernels of all calls for all GPUs, which takes hours."""
     calls = list(with_every_pair(list(compiled.calls())))
     for number, call in enumerate(calls):
         yield *call, number // 3 % 3, TILES_FOR[number % 3]
@@ -111,7 +111,7 @@ def test_tiles_of_other_calls_compile_to_machine_code(
 
 @pytest.mark.parametrize(("k", "wrong"), [(1, "float32"), (3, "float32")])
 def test_wrong_types_do_not_compile(tiles, k, wrong):
-    """Keys of another dtype than the queries, and intervals that are no integers."""
+    """Keys whose dtype is not that of the queries, and intervals that are not integers."""
     import cuda.tile as ct
 
     signature = compiled.signatures(*COMMON[0])[0]
@@ -137,7 +137,7 @@ extern "C" int cuGetProcAddress_v2(const char* name, void** found, int, unsigned
     return 0;
 }
 """
-"""As much of a driver as cuTile asks for before it looks at the arguments of a launch."""
+"""The part of a driver that cuTile needs before it inspects the arguments of a launch."""
 
 LAUNCHED = """
 import numpy as np
@@ -175,7 +175,7 @@ for x in (
 
 
 def test_the_assumptions_about_arrays_are_those_of_a_launch(tiles, tmp_path):
-    """cuTile itself says what it would compile for arrays on a GPU; the driver is a stand-in."""
+    """cuTile itself says what it would assume about arrays on a GPU; the driver is a stand-in."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("there is no g++")

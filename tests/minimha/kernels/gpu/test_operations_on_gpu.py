@@ -1,5 +1,8 @@
-"""The kernels of operations for GPUs, compiled for the CPU: they agree with the formulas, write only
-what they may, are the only kernels that run, and broken versions of them are caught."""
+"""The kernels of operations for GPUs, compiled for the CPU.
+
+They agree with the formulas, write only to their own arrays, and are the only kernels that run.
+Broken versions of them are caught.
+"""
 
 import contextlib
 import functools
@@ -27,8 +30,8 @@ SOURCES = {path.stem: cuda.text(path) for path in cuda.COMMON.parent.glob("*.cu"
 
 @contextlib.contextmanager
 def on_cpu(**sources):
-    """Run these sources, or else the right ones, with so few blocks and threads that each has
-    several rows or entries. Gives the counts of launches."""
+    """Run these sources in place of the right ones, with so few blocks and threads that each
+    computes several rows or entries. Yields the counts of launches."""
     made = []
 
     @functools.cache
@@ -37,7 +40,7 @@ def on_cpu(**sources):
         return cupy_on_numpy.raw_kernel(text, name, (f"-Dreal={cuda.REALS[str(dtype)]}",))
 
     def empty(shape, like):
-        """An array of NaN between entries that must stay as they are."""
+        """An array of NaN, with entries before and after it that must not change."""
         size = math.prod(shape)
         around = np.full(size + 128, 7, like.dtype)
         around[64:-64] = np.nan
@@ -57,12 +60,12 @@ def on_cpu(**sources):
         patch.setattr(sums, "_HEIGHT", 128)
         yield cupy_on_numpy.launches
         for around in made:
-            assert np.all(around[:64] == 7), "it writes before an array"
-            assert np.all(around[-64:] == 7), "it writes after an array"
+            assert np.all(around[:64] == 7), "a kernel wrote before the beginning of an array"
+            assert np.all(around[-64:] == 7), "a kernel wrote beyond the end of an array"
 
 
 def moved(x, layout):
-    """x on the device, in memory by rows, by columns, or every second entry."""
+    """x on the device. In memory it is stored by rows, by columns, or in every second entry."""
     if not isinstance(x, np.ndarray):
         return x
     there = cupy_on_numpy.asarray
@@ -74,7 +77,7 @@ def moved(x, layout):
 
 
 class Case:
-    """A call of an operation, and the kernels that it launches forward and backward."""
+    """A call of an operation, and how often forward and backward launch each kernel."""
 
     def __init__(self, operation, *inputs, launches, **settings):
         self.operation = operation
@@ -83,7 +86,8 @@ class Case:
         self.settings = settings
 
     def computed(self, dtype, move=lambda x: x):
-        """The values and the gradients of the inputs, which have this dtype and are moved."""
+        """The values and the gradients, for inputs that are converted to this dtype and moved; and
+        the kernels that were launched."""
 
         def given(x):
             is_float = isinstance(x, np.ndarray) and x.dtype.kind == "f"
@@ -113,8 +117,8 @@ class Case:
 
 
 def agrees(case, dtype, layout="rows"):
-    """The results are those of the reference in float64, up to rounding; NaN and infinities are in
-    the same places."""
+    """The results agree with the reference in float64 up to rounding, with NaN and infinities in the
+    same places."""
     case = case.rounded(dtype)
     with mh.implementation("reference"), np.errstate(all="ignore"):
         expected, _ = case.computed("float64")
@@ -217,7 +221,7 @@ def summed(rng):
 
 
 class LinearMaps:
-    """`linear_maps`, called as an operation: the matrices and then the biases, if any."""
+    """`linear_maps` called like an operation, with x, the matrices and then the biases, if any."""
 
     __name__ = "linear_maps"
 
@@ -247,7 +251,7 @@ CASES = {
 
 @pytest.mark.parametrize("dtype", BAR)
 @pytest.mark.parametrize("source", CASES)
-def test_kernels_agree_with_the_formulas_and_are_all_that_runs(rng, source, dtype):
+def test_kernels_agree_with_the_formulas_and_no_others_run(rng, source, dtype):
     with on_cpu():
         for case in CASES[source](rng):
             agrees(case, dtype)
@@ -261,8 +265,8 @@ def test_arrays_may_have_any_layout_in_memory(rng, source, layout):
             agrees(case, "float64", layout)
 
 
-def test_heads_side_by_side_are_rotated_where_they_are(rng):
-    """Queries come from a projection: (B, H, T, D), in memory (B, T, H, D). No copy is made."""
+def test_heads_of_a_projection_are_rotated_without_a_copy(rng):
+    """Queries from a projection have the shape (B, H, T, D), but are stored as (B, T, H, D)."""
     with on_cpu() as launches:
         xp = backend.library("cupy")
         x = xp.asarray(rng.random((2, 5, 3, 8)))
@@ -313,7 +317,7 @@ def test_targets_and_indices_out_of_range_give_nan_there(rng):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int64"])
-def test_what_kernels_do_not_support_is_computed_by_the_reference(rng, dtype):
+def test_the_reference_computes_what_no_kernel_supports(rng, dtype):
     with on_cpu() as launches:
         xp = backend.library("cupy")
         x = xp.asarray(np.arange(12).reshape(4, 3).astype(dtype))
@@ -324,8 +328,8 @@ def test_what_kernels_do_not_support_is_computed_by_the_reference(rng, dtype):
         assert not set(launches) & {"sum_over_rows", "normalise"} or dtype == "float16"
 
 
-def test_a_sum_over_many_rows_is_as_accurate_as_in_pairs(rng):
-    """NumPy sums this axis row by row, and loses three digits; a kernel loses one."""
+def test_a_sum_over_many_rows_is_about_as_accurate_as_pairwise_summation(rng):
+    """NumPy adds up this axis row by row and loses three digits; the kernel loses one."""
     x = rng.random((2**15, 8)).astype("float32")
     exact = x.astype("float64").sum(axis=0)
     with cupy_on_numpy.installed(), mh.implementation("tiled"):

@@ -22,7 +22,8 @@ SHAPES = (70, 30), (1,), (5000,), (), (4096,), (3, 7, 2), (4097, 1)
 
 @contextlib.contextmanager
 def on_gpu(source=SOURCE, most=None):
-    """The stand-in, with this source; `most` parameters in a launch."""
+    """The stand-in for CuPy with this source, and at most `most` parameters in a launch. Yields the
+    counts of launches."""
 
     @functools.cache
     def kernel(_, name, dtype):
@@ -40,12 +41,12 @@ def on_gpu(source=SOURCE, most=None):
             patch.setattr(optimiser, "_MOST", most)
         yield cupy_on_numpy.launches
         for around in AROUND:
-            assert np.all(around[:5000] == 7), "it writes before an array"
-            assert np.all(around[-5000:] == 7), "it writes after an array"
+            assert np.all(around[:5000] == 7), "a kernel wrote before the beginning of an array"
+            assert np.all(around[-5000:] == 7), "a kernel wrote beyond the end of an array"
 
 
 AROUND = []
-"""The memory of all arrays: each lies between entries that must stay as they are."""
+"""The memory of all arrays. Each array lies between entries that must not change."""
 
 
 def there(x):
@@ -58,8 +59,11 @@ def there(x):
 
 
 def steps(move, dtype, make=nn.AdamW, shapes=SHAPES, clip=None):
-    """Parameters, states and norms after some steps. Gradients are stored by columns; one parameter
-    has none in the first step, so that it is a step behind."""
+    """Parameters, states and norms after three steps.
+
+    Gradients are stored by columns. One parameter has none in the first step, so it stays one step
+    behind the others.
+    """
     rng = np.random.default_rng(0)
 
     def drawn(shape):
@@ -100,7 +104,8 @@ def test_the_steps_are_those_of_the_formula(dtype, tolerance, clip, most):
 
 
 def test_a_step_of_many_parameters_takes_a_few_kernels():
-    """64 of a group in each launch; those that are a step behind have a launch of their own."""
+    """A launch updates up to 64 parameters of a group; those that are one step behind need another
+    launch."""
     shapes = [(3, 2)] * 200
     with on_gpu() as launches:
         steps(there, "float32", shapes=shapes, clip=0.1)
@@ -151,7 +156,7 @@ def test_parameters_of_16_bits_are_updated_in_float32():
         assert launches["adamw"]
 
 
-def test_a_subclass_or_mixin_that_changes_only_the_update_of_one_parameter_is_used():
+def test_a_subclass_or_mixin_may_override_only_the_update_of_one_parameter():
     class Half(nn.AdamW):
         def update(self, p, g, state, settings):
             return p + (super().update(p, g, state, settings) - p) / 2
