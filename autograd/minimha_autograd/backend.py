@@ -39,8 +39,8 @@ large_sum: Callable[[Array, Array], Array] = operator.add
 """a + b for large arrays on the host. A package with a faster sum may replace it."""
 
 device_sum: Callable[[Array, Any, bool], Array | None] | None = None
-"""Computes `total` for arrays on a device, or returns None where the library's own sum is as fast.
-A package with a faster sum may set it."""
+"""A faster `total` for arrays on a device: a function of x, axis and keepdims that returns the sum,
+or None to use the sum of the array's library. A package that has one may set it."""
 
 known: dict[type, Any] = {}
 """The namespaces of the array types seen so far: asking array-api-compat each time is slow."""
@@ -178,8 +178,8 @@ def require(test: Callable[[object], bool], x: object, name: str) -> None:
 def place(x: Array) -> tuple[type, Any]:
     """Where x is stored: its type, and what identifies its device among those of its library.
 
-    The only way to compare devices, and to remember something for each: a device of CuPy cannot be
-    hashed, and those of two libraries do not know each other.
+    Compare these, and use these as keys, in place of the devices themselves: CuPy's devices cannot
+    be hashed, and devices of different libraries cannot be compared.
     """
     if isinstance(x, np.ndarray):
         return type(x), "cpu"
@@ -205,17 +205,18 @@ def number(x: Any) -> Any:
 
 
 def setting(x: Any) -> Any:
-    """What decides what is computed, as Python's own: an array without axes becomes a number, also
-    within tuples, lists, dictionaries and slices; anything else is unchanged.
+    """A setting with Python numbers in place of NumPy's and of arrays without axes, also inside
+    tuples, lists, dictionaries and slices. Anything else is returned as it is.
 
-    Where NumPy's reductions return numbers, those of other libraries return arrays without axes.
-    The host waits for one on a device. Later changes of an array change no number.
+    Such arrays are common: where a reduction of NumPy returns a number, those of other libraries
+    return an array without axes. If it is on a device, the host waits for it. The number does not
+    change if the array is modified later.
     """
     if type(x) in (float, int, bool):  # fast path
         return x
     if is_array(x) and not x.shape:
         x = to_numpy(x)[()]
-        return float(x) if is_half(x) else x.item()  # a bfloat16 is no number of Python's
+        return float(x) if is_half(x) else x.item()  # the item of a bfloat16 is no Python number
     if type(x) in (tuple, list):
         return type(x)(map(setting, x))
     if type(x) is dict:
@@ -226,9 +227,11 @@ def setting(x: Any) -> Any:
 
 
 def index(n: Any) -> int:
-    """n as a Python integer. Raises TypeError unless it is an integer, of any kind, or an array of
-    integers without axes. The host waits for one on a device: not every library's arrays have
-    __index__."""
+    """n as a Python integer, for an integer of any kind or an array of integers without axes.
+
+    Arrays of some libraries, such as CuPy, have no __index__. If the array is on a device, the host
+    waits for it. Raises TypeError for anything else.
+    """
     if type(n) is not int and is_array(n) and is_integral(n):
         n = setting(n)
     return operator.index(n)
@@ -292,8 +295,8 @@ def explain_memory(error: Exception) -> None:
 
 
 def owned(arrays: list[Any], k: int) -> Array:
-    """arrays[k] if nothing else refers to this array of NumPy or CuPy or its memory, else a copy.
-    Their views hold a reference to the array that owns the memory, as `base`."""
+    """arrays[k] if it is an array of NumPy or CuPy and nothing else refers to it or to its memory,
+    else a copy. A view refers to the array that owns the memory: it is the view's `base`."""
     x = arrays[k]  # the references are x, the list and the argument of getrefcount
     alone = getattr(x, "base", x) is None and sys.getrefcount(arrays[k]) == 3
     return x if alone else copy(x)
@@ -305,7 +308,7 @@ def add(a: Array, b: Array) -> Array:
 
 
 def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
-    """The sum of x over one axis, several, or all of them."""
+    """The sum of x over an axis, a tuple of axes, or all of them if axis is None."""
     y = None if type(x) is np.ndarray or device_sum is None else device_sum(x, axis, keepdims)
     if y is not None:
         return y
@@ -419,7 +422,8 @@ def indexes_as_numpy(xp: Any) -> bool:
 
 
 def indexes_on_device(x: Array) -> bool:
-    """Whether an array of integers without axes can select from x without waiting for a device."""
+    """Whether x[k] accepts an array k of integers without axes on the device of x, so that the host
+    need not wait for it."""
     return not on_host(x) and indexes_as_numpy(namespace(x))
 
 

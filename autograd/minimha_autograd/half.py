@@ -10,9 +10,9 @@ Some operations are *native*: their functions receive the 16-bit arrays themselv
 the cotangent or change signs, or they return float32. Only products of matrices on a device round
 each part of a gradient.
 
-*Mixed precision* is the opposite: the arrays are float32, and inside `bfloat16_products` only the
-products of matrices use 16 bits, since there a GPU gains most. Their factors are rounded, and the
-products are float32 again; sums, norms and losses do not change.
+*Mixed precision* is the opposite: the arrays are float32, and inside `bfloat16_products` only
+matrix products use 16 bits, where a GPU gains most. Their factors are rounded to bfloat16, and
+their results become float32 again. All other operations compute in float32 as before.
 Source: Micikevicius et al., "Mixed Precision Training" (2018), and Kalamkar et al., "A Study of
 BFLOAT16 for Deep Learning Training" (2019).
 """
@@ -101,9 +101,9 @@ _rounds_products = ContextVar("bfloat16_products", default=False)
 @contextlib.contextmanager
 def bfloat16_products() -> Iterator[None]:
     """Within the `with` block, products of float32 matrices on a device round their factors to
-    bfloat16, and so do the pullbacks of these products, wherever they are called.
+    bfloat16. So do the pullbacks of these products, even if they are called after the block.
 
-    Raises ImportError without ml_dtypes, which defines bfloat16.
+    Untried on a GPU. Raises ImportError without ml_dtypes, which defines bfloat16.
     """
     importlib.import_module("ml_dtypes")
     token = _rounds_products.set(True)
@@ -114,28 +114,37 @@ def bfloat16_products() -> Iterator[None]:
 
 
 def rounds_factors(x: Array) -> bool:
-    """Whether a product with the factor x rounds its factors to bfloat16."""
+    """Whether a matrix product that has x as a factor rounds its factors to bfloat16."""
     return _rounds_products.get() and not backend.on_host(x) and x.dtype == namespace(x).float32
 
 
 def around_products(x: Array) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """What to apply to the factors of a product with the factor x, and to the product: outside
-    `bfloat16_products`, nothing."""
-    return (in_bfloat16, widened) if rounds_factors(x) else (unchanged, unchanged)
+    """Two functions, to apply to the factors and to the result of a product that has x as a factor.
+
+    They round to bfloat16 and convert back if `rounds_factors(x)`, else they change nothing.
+    """
+    if rounds_factors(x):
+        return in_bfloat16, widened
+    return unchanged, unchanged
 
 
 def in_bfloat16(x: Any) -> Any:
-    """An array of float32 rounded to bfloat16; anything else unchanged."""
+    """An array rounded to bfloat16; anything else, such as None, is returned as it is."""
     return rounded(x, backend.dtype(namespace(x), "bfloat16")) if backend.is_array(x) else x
 
 
 def unchanged(x: Any) -> Any:
+    """x itself."""
     return x
 
 
 def with_bfloat16(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Callable[..., Any]]:
-    """The value and the pullback of a function of float32 arrays that consists of products: it
-    receives these arrays and the cotangents as bfloat16. The values and the gradients are float32.
+    """The value and the pullback of a function that multiplies matrices, with factors in bfloat16.
+
+    function  returns a value, or a tuple of values, and their pullback
+    arrays    float32; the function receives them as bfloat16, and its pullback the cotangents
+
+    The values and the gradients are converted back to float32.
     """
     value, pullback = function(*map(in_bfloat16, arrays))
     value = tuple(map(widened, value)) if type(value) is tuple else widened(value)

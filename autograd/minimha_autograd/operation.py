@@ -77,8 +77,8 @@ def operation(
                  the function knows; the pullback returns wide gradients for them
     native       a predicate of the arguments from `half`: whether the function receives 16-bit
                  floats as they are; by default it receives float32
-    selecting    the settings that are indices, whose arrays without axes stay on their device; in
-                 all other settings these become Python numbers
+    selecting    the settings that are indices: arrays without axes in them stay on their device,
+                 and in all other settings become Python numbers, unless they are boolean
 
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
@@ -299,7 +299,7 @@ class Signature:
                 absent = absent[:-1]
             inputs = (*inputs, *(settings.pop(name, None) for name in absent))
         for name, x in settings.items():
-            # Most are numbers or tuples of numbers, and stay as they are.
+            # Fast path: most settings are numbers or tuples of numbers.
             plain = type(x) in _PLAIN or (type(x) is tuple and _NUMBERS.issuperset(map(type, x)))
             if not plain and name not in self._selecting:
                 settings = {**settings, name: self._setting(name, x)}
@@ -311,7 +311,8 @@ class Signature:
             if x._edge is not None and not modes.get().no_grad:
                 raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
             x = x._data
-        return backend.setting(x)
+        # A mask may have no axes either, and stays an array.
+        return x if backend.is_boolean(x) else backend.setting(x)
 
     def label(self, k: int) -> str:
         """The name of an array argument."""

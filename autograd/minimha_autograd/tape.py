@@ -204,7 +204,8 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
             sums[j] = dx if sums[j] is None else _sum(sums[j], dx, half is not None)
         if not retain:
             node.function, node.edges, node.saved, node.checksum = gone, (), [], 0
-    gradients = ()  # a leaf keeps an array to which nobody else refers
+    # Drop the last references, so that a leaf can keep its gradient without a copy.
+    gradients = ()
     dx = None
     _accumulate(results)
 

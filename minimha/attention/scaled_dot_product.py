@@ -101,13 +101,15 @@ def scaled_dot_product_attention(
         return_weights=return_weights, return_lse=return_lse,
     )  # fmt: skip
     by = choose(implementation, x)
-    seven = (*wanted[:3], *wanted[4:])
+    wanted_inputs = (*wanted[:3], *wanted[4:])  # without the mask
     if _rounds_factors(by, x):
-        values, pullback = half.with_bfloat16(
-            lambda *inputs: by.function(Arguments._make((*inputs, *x[7:])), seven), *x.inputs
-        )
+
+        def attend(*inputs: Any) -> Any:
+            return by.function(Arguments._make((*inputs, *x[7:])), wanted_inputs)
+
+        values, pullback = half.with_bfloat16(attend, *x.inputs)
     else:
-        values, pullback = computed(by, x, seven)
+        values, pullback = computed(by, x, wanted_inputs)
     out, weights, lse = values
     pull_dropped: Any = None
     if return_weights == "dropped":
@@ -127,12 +129,15 @@ def scaled_dot_product_attention(
 
 
 def _rounds_factors(by: Implementation, x: Arguments) -> bool:
-    """Whether Q, K and V are rounded to bfloat16: inside `half.bfloat16_products`, for kernels that
-    multiply 16-bit numbers. Not beside arrays or results that would be rounded as well, although
-    they are no factors of a product."""
+    """Whether Q, K and V are rounded to bfloat16: inside `half.bfloat16_products`, by kernels that
+    multiply 16-bit numbers.
+
+    Not if there is a bias, a sink or another array, or if weights or lse are returned: these would
+    be rounded as well, although they are not factors of a product.
+    """
     others = x.bias, x.sink, *filter(backend.is_array, (x.scale, x.softcap))
     alone = all(other is None for other in others) and not (x.return_weights or x.return_lse)
-    return half.rounds_factors(x.query) and by.native(x.query) and alone
+    return alone and by.native(x.query) and half.rounds_factors(x.query)
 
 
 def computed(

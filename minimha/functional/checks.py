@@ -1,7 +1,7 @@
 """Checks of single arguments, with errors that name them.
 
-A number may be given as an array without axes, also of a device, which the host then waits for. The
-checks return it as a Python number: use that, not the argument.
+A number may be given as an array without axes, even on a device, for which the host then waits. The
+checks return it as a Python number: use what they return, not the argument.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ def integer(n: Any, name: str, least: int | None = None) -> int:
 
 
 def at_least_0(x: Any, name: str) -> float:
-    """x as a Python number. Raises TypeError unless x, called name in messages, is a number,
-    ValueError if it is negative, infinite or NaN."""
+    """x as a Python number.
+
+    Raises TypeError if x is not a number, ValueError if it is negative, infinite or NaN. The
+    messages call it `name`.
+    """
     x = backend.setting(x)
     if not isinstance(x, Real) or isinstance(x, bool):
         raise TypeError(f"{name} must be a number of at least 0, not {x!r}")
@@ -36,8 +39,11 @@ def at_least_0(x: Any, name: str) -> float:
 
 
 def probability(p: Any, name: str) -> float:
-    """p as a Python number. Raises TypeError unless p, called name in messages, is a number,
-    ValueError outside [0, 1]."""
+    """p as a Python number.
+
+    Raises TypeError if p is not a number, ValueError if it is not in [0, 1]. The messages call it
+    `name`.
+    """
     p = backend.setting(p)
     if not isinstance(p, Real) or isinstance(p, bool):
         raise TypeError(f"{name} must be a number from 0 to 1, not a {type(p).__name__}")

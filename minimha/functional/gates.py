@@ -1,6 +1,6 @@
 """The activations of perceptrons: y = x · g, where the gate g lies between 0 and 1.
 
-GELU and SiLU may have a second factor, as in gated perceptrons: y = x · g · times.
+GELU and SiLU take an optional second factor, as gated perceptrons need it: y = x · g · times.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ def gelu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
 
         dx = dy · (g + x · dg),  dg = 2 g (1 − g) · du,  du = √(2/π) · (1 + 3 · 0.044715 x²)
 
-    This is the tanh form, of GPT-2. With `times`, of the shape of x, y = x · g · times: the dy of
-    these formulas is then dy · times, and dtimes = dy · x · g.
+    This is the tanh form, as in GPT-2. With `times`, of the same shape as x,
+
+        y = x · g · times,  dx = dy · times · (g + x · dg),  dtimes = dy · x · g
+
+    Raises ValueError if `times` has another shape.
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016).
     """
     xp, c = namespace(x), math.sqrt(2 / math.pi)
@@ -61,7 +64,7 @@ def relu(x: Array) -> tuple[Array, Pullback]:
 def silu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
     """y = x · g with g = 1 / (1 + e^(−x)).   dx = dy · (g + x · dg),  dg = g · (1 − g).
 
-    The gate of Llama, also called swish. With `times` as in `gelu`.
+    The gate of Llama, also called swish. `times` is a second factor, as in `gelu`.
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016); Ramachandran et al.,
     "Searching for Activation Functions" (2017), as swish with β = 1.
     """
@@ -79,7 +82,7 @@ def silu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
 
 
 def _times(y: Array, pullback: Pullback, times: Array | None) -> tuple[Array, Pullback]:
-    """The value and the pullback of y · times, from those of y, a function of one array."""
+    """The value and the pullback of y · times, given those of y, a function of one array."""
     if times is None:
         return y, lambda dy: (*pullback(dy), None)
     if getattr(times, "shape", None) != y.shape:

@@ -55,26 +55,26 @@ def register(
 ) -> Callable[[Any], Any]:
     """Make the decorated function an implementation, with this name, of an operation.
 
-    A "kernel" takes the arguments of the operation's function, as arrays of a library, and returns
-    what it returns, in most cases (value, pullback), or None for arguments that it does not
+    A "kernel" takes the same arguments as the operation's function, as arrays of this library. It
+    returns the same, in most cases (value, pullback), or None for arguments that it does not
     support.
     """
 
     def add(function: Any) -> Any:
-        found = Implementation(function, **properties)
-        _registered.setdefault(operation, {})[_of_library(name, library)] = found
+        key = _of_library(name, library)
+        _registered.setdefault(operation, {})[key] = Implementation(function, **properties)
         return function
 
     return add
 
 
 def _of_library(name: str, library: str) -> str:
-    """The name under which an implementation for the arrays of this library is registered."""
+    """The name under which an implementation for arrays of this library is registered."""
     return name if library == "numpy" else f"{name} for {library}"
 
 
 def library_of(x: Any) -> str:
-    """The name of an array's library, which is not imported."""
+    """The name of an array's library, found without importing the library."""
     return type(x).__module__.partition(".")[0]
 
 
@@ -107,9 +107,11 @@ def kernel(operation: str, size: int, library: str = "numpy") -> Callable[..., A
 
 
 def device_kernel(operation: str, x: Any) -> Callable[..., Any] | None:
-    """The kernel of an operation for an array on a GPU, of any size, since each function of the
-    array library launches at least one kernel itself; None if there is none, and within
-    `minimha.batch_invariant`, which is a promise for the CPU."""
+    """The kernel of an operation for an array on a GPU, or None if there is none.
+
+    The array may have any size, since each function of the array library would launch at least one
+    kernel itself. None, too, within `minimha.batch_invariant`, whose promise is only for the CPU.
+    """
     if library_of(x) != "cupy" or batch_invariance.get():
         return None
     return kernel(operation, ENOUGH, "cupy")

@@ -69,17 +69,13 @@ def linear_maps(
     wants_ws = wanted[1 : 1 + count]
     wants_bs = wanted[1 + count :]
 
-    # Inside `half.bfloat16_products`, the factors of each product are rounded, and nothing else.
-    narrow, widen = half.around_products(x)
-
     # One large product is faster than a batch of small ones.
     n = math.prod(shape[:-1])
-    rows = narrow(xp.reshape(x, (n, shape[-1])))  # (n, M)
-    ws = tuple(map(narrow, ws))
+    rows = xp.reshape(x, (n, shape[-1]))  # (n, M)
 
     ys = []
     for w, b in zip(ws, bs, strict=True):
-        y = widen(rows @ w if w.dtype == rows.dtype else _product(rows, w))  # (n, N)
+        y = rows @ w if w.dtype == rows.dtype else _product(rows, w)  # (n, N)
         if b is not None:
             y = _added_to(y, b)
         ys.append(xp.reshape(y, (*shape[:-1], y.shape[1])))
@@ -100,13 +96,12 @@ def linear_maps(
             if dy is None:
                 continue
             dy = xp.reshape(dy, (n, dy.shape[-1]))  # noqa: PLW2901  (n, N)
-            factor = narrow(dy)
             if wants_x:
                 w = ws[k].mT
-                own = widen(factor @ w if w.dtype == factor.dtype else _product(factor, w))
+                own = dy @ w if w.dtype == dy.dtype else _product(dy, w)
                 dx = own if dx is None else _added_to(dx, own)
             if wants_ws[k]:
-                dws[k] = widen(saved.mT @ factor)
+                dws[k] = saved.mT @ dy
             if wants_bs[k]:
                 dbs[k] = backend.total(dy if wide is None else xp.astype(dy, wide), 0)
 
@@ -118,8 +113,9 @@ def linear_maps(
 
 
 def _added_to(y: Array, x: Array) -> Array:
-    """y + x, in the memory of y, to which nobody else refers."""
-    if y.dtype != x.dtype:  # a complex step
+    """y + x. If the dtypes are equal, y itself is changed, so the caller must hold its only
+    reference."""
+    if y.dtype != x.dtype:  # in a complex step, where one of them may be real
         return y + x
     y += x
     return y

@@ -79,7 +79,8 @@ def rope(
 def rotations(
     positions: Array, width: int, base: float, scaling: Llama3 | None, dtype: Any
 ) -> tuple[Array, Array]:
-    """The cosines and the sines (…, T, width/2) for positions (…, T), rounded to the dtype."""
+    """The cosines and the sines (…, T, width/2) of the angles of `rope`, rounded to the dtype, for
+    positions (…, T)."""
     xp = namespace(positions)
     cos, sin = cos_and_sin(angles(positions, width, base, scaling))
     return xp.astype(cos, dtype), xp.astype(sin, dtype)

@@ -1,5 +1,9 @@
-"""Sums of large arrays: of two arrays, for `ops.add` and for the tape, which adds up gradients; and
-over axes of one array on a device, for sums and for the gradients of what was broadcast."""
+"""Sums of large arrays, by kernels.
+
+`add` is the sum of two arrays, for `ops.add` and for the tape, which adds up gradients.
+`device_sum` is the sum over axes of one array on a device, for `ops.sum` and for the gradients of
+arrays that were broadcast.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ def add(a: Array, b: Array) -> Array:
 
 
 def device_sum(x: Array, axis: Any, keepdims: bool) -> Array | None:
-    """The sum of an array on a device over axes, or None if no kernel computes it."""
+    """The sum of an array on a device over some of its axes, or None if no kernel computes it."""
     fast = device_kernel("sum", x)
     return fast(x, axis, keepdims) if fast else None
 

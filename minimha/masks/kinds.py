@@ -156,7 +156,7 @@ class _First(Mask):
             raise ValueError(f"{self!r}: {word} must be {bounds}")
         j = scores.positions(scores.keys_wanted)
         if n.ndim == 0 and backend.on_host(n):
-            return scores.over_queries(j < int(n))  # a number is not copied to a device
+            return scores.over_queries(j < int(n))  # needs no copy to a device
         return scores.over_queries(j < scores.bring(n)[..., None])
 
     def __repr__(self) -> str:

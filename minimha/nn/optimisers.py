@@ -49,8 +49,10 @@ class Optimiser:
         raise NotImplementedError
 
     def __init_subclass__(cls) -> None:
-        """A subclass that changes only the update of one parameter changes that of all."""
-        if "update" in vars(cls) and "_update_all" not in vars(cls):
+        """Let a subclass or a mixin override `update` alone: its `_update_all` then calls `update`
+        for each parameter, even if a base class updates all parameters at once."""
+        changing = next(c for c in cls.__mro__ if vars(c).keys() & {"update", "_update_all"})
+        if "_update_all" not in vars(changing):
             cls._update_all = Optimiser._update_all  # type: ignore[method-assign]
 
     def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
@@ -60,7 +62,7 @@ class Optimiser:
     def _update_all(
         self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
     ) -> list[Array]:
-        """The next values of several parameters: by default each by `update`."""
+        """The next values of several parameters, by default from a call of `update` for each."""
         return [self.update(*one, settings) for one in zip(ps, gs, states, strict=True)]
 
     def step(self) -> None:
@@ -69,15 +71,20 @@ class Optimiser:
             settings = {"lr": self.lr, **self.settings, **group}
             settings = {name: backend.number(value) for name, value in settings.items()}
             params = [p for p in group["params"] if p.grad is not None]
-            values = [self._master(p) if backend.is_half(p.data) else p.data for p in params]
-            gradients = [half.widened(p.grad) for p in params]
-            states = [self._states[p] for p in params]
-            news = self._update_all(values, gradients, states, settings)
-            for p, new in zip(params, news, strict=True):
-                if backend.is_half(p.data):
-                    self._masters[p] = new
-                    new = half.rounded(new, p.dtype)  # noqa: PLW2901
-                p.data = new
+            for some in _in_steps(params):
+                self._step(some, settings)
+
+    def _step(self, params: list[Tensor], settings: Mapping[str, Any]) -> None:
+        """Update these parameters together."""
+        values = [self._master(p) if backend.is_half(p.data) else p.data for p in params]
+        gradients = [half.widened(p.grad) for p in params]
+        states = [self._states[p] for p in params]
+        news = self._update_all(values, gradients, states, settings)
+        for p, new in zip(params, news, strict=True):
+            if backend.is_half(p.data):
+                self._masters[p] = new
+                new = half.rounded(new, p.dtype)  # noqa: PLW2901
+            p.data = new
 
     def _master(self, p: Tensor) -> Array:
         """The master copy of a 16-bit parameter, with the entries that were set since."""
@@ -158,6 +165,27 @@ def _groups(parameters: Parameters, known: set[str]) -> list[dict[str, Any]]:
     return made
 
 
+_TOGETHER = 2**20
+"""The most entries of several parameters that are updated together: the old values are freed only
+afterwards."""
+
+
+def _in_steps(params: list[Tensor]) -> list[list[Tensor]]:
+    """The parameters that are updated together: for CuPy all of them, by few kernels."""
+    if params and backend.on_cupy(params[0].data):
+        return [params]
+    steps: list[list[Tensor]] = []
+    entries = _TOGETHER
+    for p in params:
+        size = math.prod(p.shape)
+        if entries + size > _TOGETHER:
+            steps.append([])
+            entries = 0
+        steps[-1].append(p)
+        entries += size
+    return steps
+
+
 def _kind(x: Any) -> str:
     return f"{x.dtype} {tuple(x.shape)}" if backend.is_array(x) else backend.described(x)
 
@@ -224,7 +252,8 @@ class Adam(Optimiser):
     def _updated(
         self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
     ) -> list[Array]:
-        if settings["weight_decay"]:
+        """What `update` and `_update_all` do in this class."""
+        if settings["weight_decay"]:  # an L2 penalty, which is part of the gradient
             gs = [g + settings["weight_decay"] * p for p, g in zip(ps, gs, strict=True)]
         return self._moved(ps, gs, states, settings, decay=1.0)
 
@@ -237,7 +266,7 @@ class Adam(Optimiser):
         decay: float,
     ) -> list[Array]:
         """decay · p − lr · m̂ / (√v̂ + eps) for each parameter."""
-        # Those of one type and one t are updated together.
+        # Parameters of the same type and dtype and with the same t are updated together.
         alike: dict[Any, list[int]] = {}
         for k, p in enumerate(ps):
             states[k]["t"] += 1
@@ -266,7 +295,10 @@ class Adam(Optimiser):
 def _adamw(
     p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
 ) -> tuple[Array, Array, Array]:
-    """The next p, m and v."""
+    """The next p, m and v, where rate and eps already contain the corrections of m̂ and v̂:
+
+    m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²,  p ← decay · p − rate · m / (√v + eps)
+    """
     beta1, beta2 = betas
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * (g * g)
@@ -297,6 +329,7 @@ class AdamW(Adam):
     def _updated(
         self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
     ) -> list[Array]:
+        # The decay is not part of the gradient, so m and v do not contain it.
         decay = 1 - settings["lr"] * settings["weight_decay"]
         return self._moved(ps, gs, states, settings, decay)
 
@@ -345,7 +378,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: Any = No
 
 
 def _square_of_norm(gradients: list[Array]) -> Array:
-    """The sum of the squares of all entries, without axes."""
+    """The sum of the squares of all entries of all gradients, an array without axes."""
     if gradients and (fast := device_kernel("square_of_norm", gradients[0])):
         square = fast(gradients)
         if square is not None:
@@ -355,7 +388,10 @@ def _square_of_norm(gradients: list[Array]) -> Array:
 
 
 def _clipped(gradients: list[Array], square: Array, max_norm: float) -> tuple[Array, list[Array]]:
-    """The norm, and the gradients scaled, which the host does not know to be necessary or not."""
+    """The norm, and the gradients times min(1, max_norm / (norm + 1e-6)), on a device.
+
+    They are multiplied even if the factor is 1, since the host does not wait to learn the norm.
+    """
     if gradients and (fast := device_kernel("clipped", gradients[0])):
         clipped = fast(gradients, square, max_norm)
         if clipped is not None:

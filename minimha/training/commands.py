@@ -52,8 +52,8 @@ SETTINGS: dict[str, tuple[str, Any, str]] = {
     "dropout": ("P", 0.0, "probability of dropout"),
     "seed": ("N", 0, "seed of all random numbers"),
     "backend": ("LIBRARY", "numpy", f"array library: {', '.join(backend.LIBRARIES)}"),
-    "precision": ("DTYPE", "float32", "what the factors of matrix products are rounded to: "
-                  "float32, that is not at all, or on a GPU bfloat16"),
+    "precision": ("DTYPE", "float32", "dtype of the factors of matrix products: float32, or "
+                  "bfloat16 on a GPU"),
 }  # fmt: skip
 """For each setting of a run, the name of its value, its default and its description."""
 

@@ -45,16 +45,17 @@ class Training:
     clip          the largest norm of the gradient, see `clip_gradients`
     seed          seed of all random numbers: step k draws its windows and its dropout from a
                   generator seeded with (seed, k)
-    precision     "float32"; or "bfloat16", on a GPU, for a model of float32: the factors of matrix
-                  products, in linear maps and in attention by tiles, are rounded to bfloat16.
-                  Weights, gradients, sums, norms, the loss and AdamW stay in float32
+    precision     "float32", or "bfloat16" for a float32 model on a GPU, where it is untried: the
+                  factors of matrix products are rounded to bfloat16, in linear maps, in `matmul`
+                  and in attention by "tiled". Weights, gradients, sums, norms, the loss and AdamW
+                  stay in float32
 
     A run that is stopped at any step and resumed from a checkpoint ends with the same weights, bit
     for bit, as a run without a stop, on the same machine with the same number of threads and the
     same versions of all packages. On another CPU, and on a GPU, which adds up the gradients of
     embeddings in no fixed order, rounding may differ from the first step on.
-    Raises ValueError for a text that is too short, and for a precision that the model or its device
-    does not support.
+    Raises ValueError for a text that is too short, and for a precision that does not exist or that
+    the model or its device does not support.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Training:
     ) -> None:
         _require_a_window(model, tokens)
         _require_a_precision(precision, model)
-        # Arrays without axes become numbers, which a checkpoint can hold and compare.
+        # Arrays without axes become numbers, which a checkpoint can store and compare.
         steps, batch, lr, betas = backend.setting((steps, batch, lr, betas))
         weight_decay, clip, seed = backend.setting((weight_decay, clip, seed))
         min_lr = lr / 10 if min_lr is None else backend.setting(min_lr)
@@ -191,9 +192,11 @@ def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
 _nothing = contextlib.nullcontext()
 
 PRECISIONS = "float32", "bfloat16"
+"""What `Training` accepts as its precision."""
 
 
 def _require_a_precision(precision: str, model: Any) -> None:
+    """Raise ValueError unless the model can be trained in this precision where it is."""
     if precision not in PRECISIONS:
         raise ValueError(
             f"precision={precision!r}: there are {' and '.join(map(repr, PRECISIONS))}"

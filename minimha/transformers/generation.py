@@ -66,8 +66,8 @@ class Sampling(NamedTuple):
 
     @classmethod
     def checked(cls, temperature: Any, top_k: Any, top_p: Any, stop: Collection[int]) -> Sampling:
-        """Them as Python numbers. Raises TypeError for settings that are not numbers, ValueError
-        for settings out of range."""
+        """The settings as Python numbers. Raises TypeError for settings that are not numbers,
+        ValueError for settings out of range."""
         temperature = at_least_0(temperature, "temperature")
         if top_k is not None:
             top_k = integer(top_k, "top_k", least=1)

@@ -136,7 +136,8 @@ class Gradients:
         # The values of a second call.
         values, pullback = function.call(function.copies(hosts, requires_grad=True))
         for n, y in enumerate(map(backend.to_numpy, values)):
-            nearby, elsewhere = partial(self._value_nearby, n), partial(self._values_elsewhere, n)
+            nearby = partial(self._value_nearby, n)
+            elsewhere = partial(self._values_elsewhere, n)
             if not is_rounding(expected[n], y, largest(expected[n]), nearby, elsewhere):
                 raise function.error(
                     "two calls with the same inputs gave different values: does it draw random "
@@ -182,9 +183,12 @@ class Gradients:
     def _look_whether_linear(
         self, gradients: Arrays, times_minus_4: Arrays, repeated: dict[int, float]
     ) -> None:
-        """Check that −4 times the cotangent gives −4 times the gradient, up to rounding, and up to
-        what repeated calls differed by: 4 times that in each gradient, and another factor of 4,
-        since it was seen only once."""
+        """Check that −4 times the cotangent gives −4 times the gradient, up to rounding.
+
+        repeated  by how much two calls differed, for each input. Both gradients that are compared
+                  may be off by 4 times as much, and another factor of 4 is allowed since a single
+                  pair of calls may have differed by less than others do.
+        """
         for k in gradients.keys() - self.wrong_shape:
             dx, other = gradients[k], times_minus_4[k]
             with np.errstate(all="ignore"):
@@ -303,15 +307,16 @@ class Gradients:
         return self._pull(self._nearby(), self.cotangents)[0][k]
 
     def _elsewhere(self) -> str:
-        """The precision other than that of the results."""
+        """float32 if the results are float64, and vice versa."""
         return "float32" if self.cotangents[0].dtype == np.float64 else "float64"
 
     def _values_elsewhere(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Value n in the other precision, from two calls."""
         hosts = self.function.as_dtype(self._elsewhere())
         return self.function.evaluate(hosts)[n], self.function.evaluate(hosts)[n]
 
     def _gradients_elsewhere(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The gradient of input k in the other precision, by two calls."""
+        """The gradient of input k in the other precision, from two calls."""
         hosts = self.function.as_dtype(self._elsewhere())
         cotangents = [c.astype(self._elsewhere()) for c in self.cotangents]
         return self._pull(hosts, cotangents)[0][k], self._pull(hosts, cotangents)[0][k]

@@ -1,9 +1,11 @@
-"""Whether two results of one call differ by rounding only, or because numbers are drawn anew.
+"""Whether two results of the same call differ only by rounding, or because each call draws random
+numbers.
 
-A sum of n terms tᵢ, in any order, is off by at most (n − 1) · eps/2 · Σ |tᵢ|, so that two orders
-differ by at most twice as much; typical is √n · eps · max |tᵢ|, since roundings have either sign.
-A GPU adds up the gradients of repeated entries in the order in which its threads finish, and a CPU
-chooses the order by the place of an array in memory.
+A sum of n terms tᵢ has an error of at most (n − 1) · eps/2 · Σ |tᵢ| in any order, so two orders
+differ by at most twice this. Typically they differ by √n · eps · max |tᵢ|, since rounding errors
+have both signs and partly cancel. The order may change between calls: a GPU adds up the gradients
+of a repeated entry in the order in which its threads finish, and on a CPU the order can depend on
+where an array lies in memory.
 Source of the bound: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 4.2.
 """
 
@@ -16,8 +18,8 @@ import numpy as np
 from .numeric import largest
 
 ROUNDINGS = 1024
-"""By how many roundings of the largest term two results of one call may differ: those of a million
-terms, typically, and at most those of thirty."""
+"""Two results of the same call may differ by this many eps of the largest term: enough for a sum of
+a million terms in the typical case, and for one of 32 terms in the worst case."""
 
 
 def is_rounding(
@@ -33,10 +35,10 @@ def is_rounding(
     nearby     computes the result at inputs that are moved by √eps
     elsewhere  computes two results in the other precision, float32 for float64 and vice versa
 
-    Rounding is small beside the terms. Where these cancel, so that nothing shows their size, two
-    questions tell it from random numbers, which are drawn anew in each call. Does the result react
-    much more to a move of the inputs? And do two results differ as much more, or less, in the other
-    precision as its eps is larger or smaller?
+    Rounding errors are small compared with the terms. If the terms cancel, the result does not show
+    how large they are. Then either of two signs tells rounding from random numbers: moving the
+    inputs changes the result a hundred times more than calling again, or the difference between two
+    calls is roughly proportional to eps when computed in the other precision.
     """
     if one.shape != other.shape:
         return False
@@ -45,7 +47,7 @@ def is_rounding(
     if most <= ROUNDINGS * eps * size:
         return True
 
-    # Only where the results differ by more is f called again.
+    # f is called again only if the results differ by more than this.
     try:
         if most <= 0.01 * largest(nearby() - one):
             return True
@@ -53,15 +55,15 @@ def is_rounding(
     except Exception:  # whatever f raises, it was not asked about these inputs
         return False
 
-    # Rounding is proportional to eps, and random numbers do not depend on it: the limit is halfway,
-    # as a ratio.
+    # Differences by rounding are proportional to eps, those between random numbers do not depend on
+    # it. The limit is halfway between the two ratios, on a logarithmic scale.
     there = apart(*pair)
     halfway = (eps / float(np.finfo(pair[0].dtype).eps)) ** 0.5
     return most <= halfway * there if halfway < 1 else there <= most / halfway
 
 
 def apart(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference of two results; entries that are both NaN are the same."""
+    """The largest difference between entries of two results; two NaN count as equal."""
     same = (one == other) | (np.isnan(one) & np.isnan(other))
     with np.errstate(invalid="ignore"):
         return float(np.where(same, 0, abs(one - other)).max(initial=0.0))

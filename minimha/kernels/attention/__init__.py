@@ -103,7 +103,7 @@ def forget_failures() -> None:
 
 
 def why_it_failed(error: Exception) -> str:
-    """The error of a kernel in one line: did a compiler refuse it, or did it fail when it ran?"""
+    """The error of a kernel in one line, which says whether the kernel could not be compiled."""
     ancestors = {kind.__name__ for kind in type(error).__mro__}
     compiling = ancestors & {"TileError", "CompileException"}  # cuTile's and CuPy's
     what = "it could not be compiled" if compiling else "it failed"

@@ -47,7 +47,7 @@ def silu(x: Array, times: Array | None = None) -> Any:
 
 
 def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> Any:
-    """y = x · g with g = 1 / (1 + e^(−u)), u = c1 x + c3 x³; only x is saved, and `times`.
+    """y = x · g with g = 1 / (1 + e^(−u)), u = c1 x + c3 x³. Only x and `times` are saved.
 
         dx = dy · (g + x · dg),  dg = g · (1 − g) · du,  du = c1 + 3 c3 x²
 
@@ -71,12 +71,13 @@ def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> 
 
 
 def _gate_times(x: Array, times: Array, numbers: Any, y: Array) -> Any:
-    """The same with y · times, which y receives."""
+    """The value x · g · times, stored in y, and its pullback."""
     chunks = in_chunks(x.size, x.nbytes)
     _gate_times_forward(chunks, flat(x), flat(times), numbers, flat(y))
 
     def pullback(dy: Array) -> tuple[Array, Array]:
-        dx, dtimes = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+        dx = np.empty(x.shape, x.dtype)
+        dtimes = np.empty(x.shape, x.dtype)
         chunks = in_chunks(x.size, x.nbytes)
         _gate_times_backward(
             chunks, flat(x), flat(times), numbers, flat(dy), flat(dx), flat(dtimes)
@@ -180,10 +181,10 @@ def _dropout(chunk, x, keep, probability, y):
 def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> Any:
-    """The next p, m and v for each (p, g, m, v), as the reference in `nn.optimisers`.
+    """The next p, m and v for each (p, g, m, v), as `nn.optimisers._adamw` computes them.
 
-    m and v belong to the optimiser and change in place; p may have been saved by a pullback and
-    does not.
+    m and v belong to the optimiser, so they change in place. p does not, since a pullback may have
+    saved it.
     """
     for p, g, m, v in parameters:
         if not are_floats(p, g, m, v) or not p.shape == g.shape == m.shape == v.shape:

@@ -1,18 +1,20 @@
-// What the kernels share. `cuda.py` puts this file in front of every source, and defines `real`,
-// which is float or double.
+// What the kernels share. `cuda.py` puts this file in front of every source. The compiler is called
+// with -Dreal=float or -Dreal=double.
 
 #ifndef INFINITY  // CuPy compiles without math.h
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
 #endif
 
-// The number of this thread among all threads of the grid, and their number. Neighbouring threads
-// compute neighbouring entries, which the GPU combines into few large accesses. With fewer threads
-// than entries, thread i computes entries i, i + threads, i + 2 * threads, and so on.
+// The index of this thread among all threads of the grid, and how many threads there are.
+// Neighbouring threads compute neighbouring entries, so that the GPU can combine their accesses to
+// memory into a few large ones. If there are fewer threads than entries, thread i computes entries
+// i, i + threads, i + 2 * threads, and so on.
 __device__ long long this_thread() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ long long all_threads() { return (long long)gridDim.x * blockDim.x; }
 
-__device__ real larger(real x, real y) { return fmax(x, y); }  // y if x is NaN: the sum notices it
+// The larger number. Of a number and a NaN it is the number: a NaN reaches the sum of exponentials.
+__device__ real larger(real x, real y) { return fmax(x, y); }
 __device__ real sum(real x, real y) { return x + y; }
 
 // Combine the numbers of all threads of a block. Every thread receives the result.
@@ -21,7 +23,7 @@ template <class Combine> __device__ real over_block(real x, Combine combine)
     __shared__ real of_warp[32];
     for (int distance = 16; distance; distance /= 2)  // 32 numbers, then 16, 8, 4, 2, 1
         x = combine(x, __shfl_xor_sync(0xffffffff, x, distance));
-    __syncthreads();  // no thread still reads the results of the previous call
+    __syncthreads();  // until no thread reads the results of the previous call any more
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
     __syncthreads();
     x = of_warp[0];
@@ -29,10 +31,11 @@ template <class Combine> __device__ real over_block(real x, Combine combine)
     return x;
 }
 
-// The sum of a column of x (rows, columns) over the rows from `first` to `last`. A block sums 8
-// neighbouring columns, 32 bytes of float32, the least that a GPU reads at once. The threads of a
-// column sum every n-th row each, in order, and then these sums in pairs. The first 8 threads of
-// the block receive the results.
+// The sum of a column of x (rows, columns) over the rows from `first` up to `last`, exclusive. A
+// block sums 8 neighbouring columns: in float32 these are 32 bytes of a row, the least that a GPU
+// reads at once. Each column has n = blockDim.x / 8 threads. Each of these adds up every n-th row,
+// in order, and then their n sums are added in pairs. The first 8 threads of the block receive the
+// results.
 const int COLUMNS = 8;
 __device__ real sum_of_column(
     const real* x, long long first, long long last, long long columns, long long column)

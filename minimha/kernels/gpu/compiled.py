@@ -1,11 +1,13 @@
 """Compile the kernels for a GPU on a machine that has none.
 
 NVRTC compiles CUDA C++ to machine code. cuTile compiles tiles to bytecode, and its compiler
-`tileiras` makes machine code of that, for the assumptions about each array that a launch on a GPU
-would make: with others, another program comes out, and other errors of the compiler.
+`tileiras` compiles that to machine code. Here it makes the same assumptions about each array as a
+launch on a GPU would: with other assumptions, tileiras produces another program, and fails for
+other kernels.
 
-`tests/minimha/kernels/gpu/test_compiled.py` compiles every source, and signatures that between them
-have every combination of options; `benchmarks/registers.py` compiles all of them. This needs Linux
+`tests/minimha/kernels/gpu/test_compiled.py` compiles every source in CUDA C++, all kernels of
+common calls in float16 and float32, and one kernel each of calls that between them have every pair
+of dtype, sizes and options. `benchmarks/registers.py --all` compiles everything. This needs Linux
 and `pip install "minimha[gpu-checks]"`.
 """
 
@@ -36,12 +38,18 @@ ARCHITECTURES = "sm_75", "sm_80", "sm_90", "sm_100"
 supports all but the first."""
 
 DTYPES = "float16", "bfloat16", "float32", "float64"
-_LONGEST = 120  # seconds after which tileiras is stopped
+_LONGEST = 120  # seconds, after which tileiras is stopped
 
 
 def nvrtc(source: str, architecture: str, real: str) -> bytes:
-    """The machine code of a source in CUDA C++, where `real` stands for a type. Raises cuda.core's
-    error with the compiler's messages, and SyntaxError with its warnings."""
+    """The machine code of a source in CUDA C++.
+
+    architecture  a GPU, such as "sm_90"
+    real          what `real` stands for in the source: "float" or "double"
+
+    Raises cuda.core's error, with the compiler's messages, for a source that does not compile, and
+    SyntaxError for one that compiles with warnings.
+    """
     from cuda.core import Program, ProgramOptions
 
     messages = io.StringIO()
@@ -53,21 +61,21 @@ def nvrtc(source: str, architecture: str, real: str) -> bytes:
 
 
 class ArrayType(NamedTuple):
-    """What `ct.launch` assumes of an array, besides an address that is a multiple of 16 bytes.
+    """What `ct.launch` assumes of an array, in addition to an address divisible by 16 bytes.
 
-    The lists have a number for each axis; strides count entries.
+    The tuples have one element for each axis. Strides are in entries.
     """
 
     dtype: str
     lengths: tuple[int | None, ...]  # 1, or None for any other length
-    divisors: tuple[int, ...]  # of the lengths: 16 or 1
+    divisors: tuple[int, ...]  # what divides each length: 16, or 1 if 16 does not
     strides: tuple[int | None, ...]  # 1, or None for any other stride
-    stride_divisors: tuple[int, ...]  # the entries in 16 bytes, or 1
-    overlaps: bool  # whether entries share memory, as those along an axis with stride 0
+    stride_divisors: tuple[int, ...]  # of the strides: the number of entries in 16 bytes, or 1
+    overlaps: bool  # whether entries share memory, as they do along an axis with stride 0
 
     @classmethod
     def of(cls, x: np.ndarray) -> ArrayType:
-        """For an array of CuPy with the dtype, the shape and the strides of x."""
+        """The assumptions for a CuPy array with the dtype, the shape and the strides of x."""
         row = 16 // x.dtype.itemsize
         strides = [step // x.dtype.itemsize for step in x.strides]
         return cls(
@@ -80,7 +88,7 @@ class ArrayType(NamedTuple):
         )
 
     def constraint(self) -> Any:
-        """The same, for cuTile."""
+        """The same as an `ArrayConstraint` of cuTile."""
         import cuda.tile as ct
         from cuda.tile.compilation import ArrayConstraint
 
@@ -100,7 +108,7 @@ class ArrayType(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """A kernel of `tiles` as a launch compiles it."""
+    """A kernel of `tiles`, and the parameters for which a launch compiles it."""
 
     kernel: str
     parameters: tuple[Any, ...]  # an `ArrayType` for each array, and the constants
@@ -109,7 +117,7 @@ class Signature(NamedTuple):
 class Options(NamedTuple):
     """Which optional arguments a call of attention has."""
 
-    mask: bool = False  # an array that no interval of keys can replace
+    mask: bool = False  # one that is not an interval of keys for each query
     bias: bool = False
     sink: bool = False
     softcap: bool = False
@@ -117,7 +125,7 @@ class Options(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """B H G T S D, with Dv = D."""
+    """B H G T S D of a call. Dv is D."""
 
     B: int
     H: int
@@ -133,15 +141,15 @@ EVERY_OPTION = [
 ]
 COMMON = Sizes(2, 4, 2, 1024, 1024, 64), Sizes(2, 4, 2, 1024, 1024, 128)
 OTHER = [
-    Sizes(2, 4, 2, 200, 200, 64),  # no multiple of a tile
-    Sizes(2, 4, 2, 1, 200, 128),  # a token, with a cache
-    Sizes(1, 1, 1, 40, 50, 5),  # rows that are no multiple of 16 bytes
+    Sizes(2, 4, 2, 200, 200, 64),  # T is not a multiple of a tile
+    Sizes(2, 4, 2, 1, 200, 128),  # a single token, with a cache
+    Sizes(1, 1, 1, 40, 50, 5),  # the bytes of a row are not a multiple of 16
     Sizes(1, 4, 1, 200, 200, 256),
 ]
 
 
 def calls() -> Iterator[tuple[str, Sizes, Options]]:
-    """The dtypes, sizes and options of calls that between them need all signatures in use."""
+    """The dtype, sizes and options of each call that `registers.py --all` compiles."""
     for dtype in DTYPES:
         for sizes in COMMON:
             for options in EVERY_OPTION:
@@ -156,9 +164,11 @@ def calls() -> Iterator[tuple[str, Sizes, Options]]:
 def signatures(
     dtype: str, sizes: Sizes, options: Options, architecture: str = "sm_90"
 ) -> list[Signature]:
-    """What the three kernels of a call are compiled for on a GPU.
+    """The signatures of the three kernels that a call launches on a GPU: forward, backward_query,
+    backward_key.
 
-    Found by calling `forward` and `backward` with a `launch` that only records its arguments.
+    They are found by calling `forward` and `backward` with a `launch` that only records its
+    arguments.
     """
     found = []
 
@@ -170,7 +180,7 @@ def signatures(
     runner = tiled.Runner(names, note, None)
     x = tiled.laid_out(_arguments(dtype, sizes, options))
     x = x._replace(capability=int(architecture.removeprefix("sm_")))
-    with np.errstate(all="ignore"):  # the results are never filled
+    with np.errstate(all="ignore"):  # no kernel fills the results: they may hold anything
         out, lse = tiled.forward(x, runner)
         wanted = True, True, True, options.bias, options.sink
         tiled.backward(x, out, lse, out, None, wanted, runner)
@@ -203,8 +213,10 @@ def _bfloat16() -> Any:
 
 
 def bytecode(signature: Signature) -> bytes:
-    """A kernel of `tiles` in cuTile's bytecode, for any GPU. Raises cuTile's error for wrong types
-    or shapes."""
+    """A kernel of `tiles` in cuTile's bytecode, which is the same for every GPU.
+
+    Raises cuTile's TileError for wrong types or shapes.
+    """
     from cuda.tile import compilation
 
     from . import tiles
@@ -221,9 +233,14 @@ def bytecode(signature: Signature) -> bytes:
 
 
 def machine_code(code: bytes, architecture: str) -> bytes:
-    """The machine code of cuTile's bytecode. Raises RuntimeError if the compiler fails."""
+    """The machine code of cuTile's bytecode for a GPU, such as "sm_90".
+
+    Raises RuntimeError if the compiler fails or takes more than two minutes, FileNotFoundError if
+    it is not installed.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "bytecode"), Path(folder, "cubin")
+        source = Path(folder, "bytecode")
+        made = Path(folder, "cubin")
         source.write_bytes(code)
         command = nvidia("tileiras"), source, "-o", made, "--gpu-name", architecture, "-O3"
         try:
@@ -231,15 +248,18 @@ def machine_code(code: bytes, architecture: str) -> bytes:
                 command, capture_output=True, text=True, check=False, timeout=_LONGEST
             )
         except subprocess.TimeoutExpired as error:
-            raise RuntimeError(f"tileiras takes more than {_LONGEST} s") from error
+            raise RuntimeError(f"tileiras takes longer than {_LONGEST} s") from error
         if done.returncode:
             raise RuntimeError(f"tileiras ends with {done.returncode}: {done.stderr.strip()}")
         return made.read_bytes()
 
 
 def registers_and_spills(code: bytes) -> tuple[int, int]:
-    """Of machine code with a single kernel: the registers of a thread, and the bytes of those that
-    do not fit and spill to memory."""
+    """The registers of a thread, and the bytes that do not fit into them and spill to memory, for
+    machine code with a single kernel.
+
+    Raises FileNotFoundError if cuobjdump is not installed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "cubin")
         path.write_bytes(code)
@@ -250,7 +270,7 @@ def registers_and_spills(code: bytes) -> tuple[int, int]:
 
 
 def nvidia(program: str) -> Path:
-    """A program in NVIDIA's wheels. Raises FileNotFoundError if none is installed."""
+    """The path of a program in NVIDIA's wheels. Raises FileNotFoundError if no wheel has it."""
     package = importlib.util.find_spec("nvidia")
     for folder in (package and package.submodule_search_locations) or ():
         for path in Path(folder).glob(f"cu13/bin/{program}*"):

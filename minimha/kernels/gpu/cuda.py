@@ -1,4 +1,4 @@
-"""Kernels in CUDA C++, which CuPy compiles when they are first needed."""
+"""Launching kernels in CUDA C++, which CuPy compiles when they are first needed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from minimha_autograd.backend import Array, namespace
 from ...functional.implementations import library_of
 
 REALS = {"float32": "float", "float64": "double"}
-"""The types that kernels compute in: what `real` stands for in a source, for each dtype."""
+"""What `real` stands for in a source, for each dtype that the kernels support."""
 
 COMMON = Path(__file__).with_name("common.cuh")
 
 THREADS = 256
-"""The threads in a block, at most, where each thread computes single entries."""
+"""The threads in a block of a kernel that computes entry by entry."""
 BLOCKS = 2**16
-"""The most blocks in a grid whose blocks compute several rows or entries."""
+"""The largest number of blocks in a launch. If there are more rows or entries, each block computes
+several."""
 
 
 def text(source: Path) -> str:
-    """A source with what all sources share in front of it."""
+    """A source, preceded by the code that all sources share."""
     shared = COMMON.read_text(encoding="ascii")
     return f'{shared}\n#line 1 "{source.name}"\n{source.read_text(encoding="ascii")}'
 
 
 @functools.cache
 def kernel(source: Path, name: str, dtype: Any) -> Any:
-    """A kernel of a source for arrays of a dtype, called with grid, block and arguments."""
+    """A kernel of a source for arrays of a dtype: a function of grid, block and arguments."""
     import cupy
 
     options = (f"-Dreal={REALS[str(dtype)]}",)
@@ -37,14 +38,14 @@ def kernel(source: Path, name: str, dtype: Any) -> Any:
 
 
 def launch(source: Path, name: str, dtype: Any, blocks: int, threads: int, *arguments: Any) -> None:
-    """Run a kernel. Python's integers are passed as long long, its floats as double, None as a null
+    """Launch a kernel. In C++, an int of Python is a long long, a float a double, and None a null
     pointer."""
     passed = tuple(0 if x is None else x for x in arguments)
     kernel(source, name, dtype)((blocks,), (threads,), passed)
 
 
 def launch_for_entries(source: Path, name: str, x: Array, *arguments: Any) -> None:
-    """Run a kernel with a thread for each entry of x, or for several."""
+    """Launch a kernel that computes entry by entry, with the dtype and the size of x."""
     blocks = max(1, min(BLOCKS, -(-x.size // THREADS)))
     launch(source, name, x.dtype, blocks, THREADS, *arguments)
 
@@ -52,18 +53,23 @@ def launch_for_entries(source: Path, name: str, x: Array, *arguments: Any) -> No
 def launch_for_rows(
     source: Path, name: str, dtype: Any, rows: int, width: int, *arguments: Any
 ) -> None:
-    """Run a kernel with a block for each row, or for several."""
+    """Launch a kernel that computes row by row: a block for each row, or for several if there are
+    more than `BLOCKS` rows.
+
+    width  the number of entries in a row, by which the threads of a block are chosen
+    """
     launch(source, name, dtype, min(rows, BLOCKS), threads_for(width), *arguments)
 
 
 def threads_for(width: int) -> int:
-    """The threads of a block for a row: whole warps, with about four entries for each thread."""
+    """The number of threads in a block that computes a row of this width: whole warps, so that each
+    thread has about four entries, and at most 1024."""
     warps = -(-width // 128)
     return 32 * max(1, min(32, warps))
 
 
 def are_reals(x: Any, *others: Any) -> bool:
-    """Whether all are arrays of CuPy, of the same type among `REALS`, and x is not empty."""
+    """Whether all are CuPy arrays of one dtype among `REALS`, and x is not empty."""
     if library_of(x) != "cupy" or str(getattr(x, "dtype", "")) not in REALS:
         return False
     same = all(type(a) is type(x) and a.dtype == x.dtype for a in others)
@@ -71,10 +77,10 @@ def are_reals(x: Any, *others: Any) -> bool:
 
 
 def empty(shape: tuple[int, ...], like: Array) -> Array:
-    """An array of the dtype and on the device of another one, which a kernel fills."""
+    """An array that a kernel will fill, with the dtype and on the device of `like`."""
     return namespace(like).empty(shape, dtype=like.dtype, device=like.device)
 
 
 def contiguous(x: Array) -> Array:
-    """x, or a copy if its entries do not follow each other in memory."""
+    """x itself if it is contiguous in memory (row-major), else a contiguous copy."""
     return x if x.flags.c_contiguous else x.copy()

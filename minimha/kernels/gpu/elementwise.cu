@@ -1,4 +1,4 @@
-// Gates and dropout. `elementwise.py` launches the kernels: a thread computes single entries.
+// Gates and dropout. `elementwise.py` launches the kernels, which compute entry by entry.
 
 __device__ real at_least(real x, real bound) { return x < bound ? bound : x; }  // NaN stays
 
@@ -8,8 +8,9 @@ __device__ real clip(real x, real bound)
     return x > bound ? bound : x;
 }
 
-// y <- x * g * times with g = 1 / (1 + exp(-u)), u = c1 * x + c3 * x^3. Beyond the bound, g is exactly 0
-// or 1, and exp(-u) would overflow. times may be null; all arrays have n entries.
+// y <- x * g * times with g = 1 / (1 + exp(-u)), u = c1 * x + c3 * x^3. For |x| > bound, g is 0 or 1 up
+// to rounding and exp(-u) could overflow, so u is computed from x limited to the bound. times may be
+// null, for y <- x * g. All arrays have n entries.
 extern "C" __global__ void gate(
     const real* x, const real* times, real* y, double c1, double c3, double bound, long long n)
 {
@@ -22,7 +23,7 @@ extern "C" __global__ void gate(
 }
 
 // dx <- dy * times * (g + x * dg) with dg = g * (1 - g) * du, du = c1 + 3 * c3 * x^2, and
-// dtimes <- dy * x * g.
+// dtimes <- dy * x * g. times and dtimes may both be null.
 extern "C" __global__ void gate_backward(
     const real* x, const real* times, const real* dy, real* dx, real* dtimes,
     double c1, double c3, double bound, long long n)

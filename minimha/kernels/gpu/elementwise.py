@@ -1,4 +1,4 @@
-"""GELU, SiLU, gated forms and dropout on a GPU, in one pass over the entries."""
+"""GELU and SiLU, also with a second factor, and dropout on a GPU: one pass over the entries."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def silu(x: Array, times: Array | None = None) -> Any:
     return _gate(x, times, 1.0, 0.0, bound=80.0)
 
 
-def _gate(x: Array, times: Array | None, *numbers: float, bound: float) -> Any:
-    """The formulas are in the source. Only x and `times` are saved."""
+def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> Any:
+    """The value and its pullback, which saves only x and `times`. The formulas, with c1, c3 and the
+    bound, are in the source."""
     given = () if times is None else (times,)
     if not cuda.are_reals(x, *given) or any(a.shape != x.shape for a in given):
         return None
     x = cuda.contiguous(x)
     factor = None if times is None else cuda.contiguous(times)
-    settings = (*numbers, bound, x.size)
+    settings = c1, c3, bound, x.size
     y = cuda.empty(x.shape, like=x)
     cuda.launch_for_entries(SOURCE, "gate", x, x, factor, y, *settings)
 
@@ -51,7 +52,7 @@ def _gate(x: Array, times: Array | None, *numbers: float, bound: float) -> Any:
 
 @register("dropout", library="cupy")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
-    """As `functional.dropout`, for a keep with the shape of x."""
+    """As `functional.dropout`, if keep has the shape of x."""
     if not cuda.are_reals(x) or type(p) is not float or not 0 <= p < 1:
         return None
     if type(keep) is not type(x) or not backend.is_boolean(keep) or keep.shape != x.shape:

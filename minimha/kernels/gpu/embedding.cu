@@ -1,7 +1,7 @@
-// Embedding, and rotary positions. `embedding.py` launches the kernels.
+// Embedding and rotary positions. `embedding.py` launches the kernels.
 
-// y <- the rows of the table at the indices; NaN for an index out of range. table (count, width),
-// indices (rows,), y (rows, width). A block copies one row at a time.
+// y <- the rows of the table at the indices; a row of NaN for an index out of range.
+// table (count, width), indices (rows,), y (rows, width). A block copies one row at a time.
 extern "C" __global__ void embedding(
     const real* table, const long long* indices, real* y,
     long long count, long long rows, long long width)
@@ -14,9 +14,9 @@ extern "C" __global__ void embedding(
     }
 }
 
-// cos, sin <- those of t * theta for each position t (n,) and each pair i of columns, (n, half), with
-// theta = base^(-2i / width), in double precision. With a context, pairs that turn less than `high`
-// times in it are slower, by the factor if less than `low` times: see `functional.rope.Llama3`.
+// cosines, sines <- cos and sin of t * theta for each position t (n,) and each pair i of columns,
+// (n, half), with theta = base^(-2i / (2 * half)), computed in double precision. Unless the context
+// is 0, theta becomes theta * (g + (1 - g) / factor): see `functional.rope.Llama3`.
 extern "C" __global__ void rotations(
     const long long* positions, real* cosines, real* sines, double base,
     double factor, double low, double high, double context, long long half, long long n)
@@ -38,8 +38,9 @@ extern "C" __global__ void rotations(
 // y <- x with each pair (a, b) of its first 2 * half columns rotated, (a cos - b sin, b cos + a sin) for
 // direction = 1 and by the opposite angle for -1. Other columns are copied.
 //
-// x, y (B, H, T, D), cos and sin (B, H, T, half), with strides along B, H and T in entries, 0 for a
-// shared axis; their last axes are contiguous. A block computes one row at a time.
+// x, y (B, H, T, D), cosines and sines (B, H, T, half), with their strides along B, H and T in
+// entries, 0 along an axis that is shared; their last axes are contiguous. A block computes one row
+// at a time.
 extern "C" __global__ void rotate(
     const real* x, long long x_b, long long x_h, long long x_t,
     const real* cosines, const real* sines, long long c_b, long long c_h, long long c_t,

@@ -1,4 +1,4 @@
-"""Embedding, and rotary positions on a GPU."""
+"""Embedding and rotary positions on a GPU."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 @register("embedding", library="cupy")
 def embedding(table: Array, indices: Array) -> Any:
-    """As `functional.embedding`; its pullback adds up rows in no fixed order."""
+    """As `functional.embedding`. The pullback adds up the gradients of a row in no fixed order."""
     if not cuda.are_reals(table) or table.ndim != 2:
         return None
     if type(indices) is not type(table) or not backend.is_integral(indices) or not indices.size:
         return None
     xp = namespace(table)
-    shape = count, width = table.shape
+    count, width = shape = table.shape
     places = cuda.contiguous(xp.astype(indices, xp.int64))
     y = cuda.empty((*indices.shape, width), like=table)
     cuda.launch_for_rows(
@@ -47,20 +47,22 @@ def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: An
     xp = namespace(positions)
     half = width // 2
     positions = cuda.contiguous(xp.astype(positions, xp.int64, copy=False))
-    cos, sin = (
-        xp.empty((*positions.shape, half), dtype=dtype, device=positions.device) for _ in range(2)
-    )
-    numbers = (0.0,) * 4 if scaling is None else tuple(map(float, scaling))
+    cos = xp.empty((*positions.shape, half), dtype=dtype, device=positions.device)
+    sin = xp.empty_like(cos)
+
+    # Without scaling, the context is 0.
+    scaling = Llama3(0.0, 0.0, 0.0, 0) if scaling is None else scaling
     cuda.launch_for_entries(
-        SOURCE, "rotations", cos, positions, cos, sin, float(base), *numbers, half, positions.size
-    )
+        SOURCE, "rotations", cos,
+        positions, cos, sin, float(base), *map(float, scaling), half, positions.size,
+    )  # fmt: skip
     return cos, sin
 
 
 @register("rotate", library="cupy")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
-    """As `functional.rope.rotate`. y is laid out in memory as x, also if that has heads side by
-    side."""
+    """As `functional.rope.rotate`. y has the memory layout of x, even where x is a view of
+    (B, T, H, D), as it is when a projection made its heads."""
     if not cuda.are_reals(x, cos, sin) or x.ndim < 2:
         return None
     shape = x.shape
@@ -89,6 +91,6 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
 
 
 def _strides(x: Array) -> tuple[int, int, int]:
-    """Those along B, H and T, in entries."""
+    """The strides along B, H and T, in entries."""
     b, h, t, _ = x.strides
     return b // x.itemsize, h // x.itemsize, t // x.itemsize

@@ -1,8 +1,8 @@
 // Softmax over the visible keys of each query, and its backward. `fused.py` launches both kernels.
 //
 // A block computes one row of the scores at a time: the scores of one query with all S keys. Thread
-// 0 takes key 0, thread 1 key 1, and so on, so that neighbouring threads access neighbouring
-// entries, which the GPU combines into few large accesses. If there are more rows than blocks, each
+// 0 takes key 0, thread 1 key 1, and so on: neighbouring threads access neighbouring entries, so that
+// the GPU can combine their accesses into a few large ones. If there are more rows than blocks, each
 // block continues with the row that is gridDim.x further down.
 
 // scores <- softmax(scale * scores + bias) over the keys from start[row] to stop[row] where `inside`

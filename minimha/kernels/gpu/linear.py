@@ -1,10 +1,12 @@
-"""Several linear maps of one input on a GPU: one product with their matrices side by side.
+"""Linear maps of one input on a GPU: one product with their matrices side by side.
 
     [y₁ y₂ …] = x [w₁ w₂ …] + [b₁ b₂ …]
     dx = [dy₁ dy₂ …] [w₁ w₂ …]ᵀ,   [dw₁ dw₂ …] = xᵀ [dy₁ dy₂ …],   [db₁ db₂ …] = Σ [dy₁ dy₂ …]
 
-One large product is faster than several small ones and their sum. A kernel puts arrays side by
-side, or takes them apart.
+Here [y₁ y₂ …] is one array that has the columns of y₁, then those of y₂, and so on. One large
+product is faster than several small ones and the sum of their dx. A kernel puts arrays side by
+side, or takes them apart. Within `half.bfloat16_products`, only the factors of each product are
+rounded.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from . import cuda
 
 SOURCE = Path(__file__).with_suffix(".cu")
 _MOST = 4
-"""The most maps, as in the source."""
+"""The largest number of maps, as in the source."""
 _PARTS = np.dtype([("part", np.int64, (_MOST,)), ("columns", np.int64, (_MOST,))])
 
 
@@ -33,9 +35,9 @@ _PARTS = np.dtype([("part", np.int64, (_MOST,)), ("columns", np.int64, (_MOST,))
 def linear_maps(
     x: Array, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
 ) -> Any:
-    """As `functional.linear_maps`, for several maps, all of them with a bias or none."""
+    """As `functional.linear_maps`, for up to four maps, either all of them with a bias or none."""
     count = len(ws)
-    if not 1 < count <= _MOST or not cuda.are_reals(x, *ws) or x.ndim < 2:
+    if not 1 <= count <= _MOST or not cuda.are_reals(x, *ws) or x.ndim < 2:
         return None
     if any(w.ndim != 2 or not w.size or w.shape[0] != x.shape[-1] for w in ws):
         return None
@@ -64,14 +66,13 @@ def linear_maps(
     saved_rows = rows if any(wanted[1 : 1 + count]) else None
     wants_bs = any(wanted[1 + count :])
 
+    def as_rows(dy: Array | None, width: int) -> Array:  # (n, width)
+        if dy is None:
+            return xp.zeros((n, width), dtype=x.dtype, device=x.device)
+        return xp.reshape(dy, (n, width))
+
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
-        given = [dy is not None for dy in dys]
-        parts = [
-            xp.zeros((n, width), dtype=x.dtype, device=x.device)
-            if dy is None
-            else xp.reshape(dy, (n, width))
-            for dy, width in zip(dys, widths, strict=True)
-        ]
+        parts = [as_rows(dy, width) for dy, width in zip(dys, widths, strict=True)]
         dy = side_by_side(parts)  # (n, N₁ + N₂ + …)
         factor = narrow(dy)
 
@@ -85,15 +86,18 @@ def linear_maps(
         if wants_bs:
             dbs = apart(backend.total(dy, 0), widths)
 
-        # A map whose value nobody used has no gradients.
-        dws, dbs = ([d if g else None for d, g in zip(ds, given, strict=True)] for ds in (dws, dbs))
+        # The matrix and the bias of a map whose value nobody used have no gradients.
+        dws = [None if dy is None else dw for dw, dy in zip(dws, dys, strict=True)]
+        dbs = [None if dy is None else db for db, dy in zip(dbs, dys, strict=True)]
         return dx, *dws, *dbs
 
     return ys, pullback
 
 
 def side_by_side(parts: Sequence[Array]) -> Array:
-    """The columns (…, N₁), (…, N₂), … in one array (…, N₁ + N₂ + …)."""
+    """Arrays (…, N₁), (…, N₂), … as the columns of one array (…, N₁ + N₂ + …)."""
+    if len(parts) == 1:
+        return parts[0]
     width = sum(part.shape[-1] for part in parts)
     whole = cuda.empty((*parts[0].shape[:-1], width), like=parts[0])
     _launch([cuda.contiguous(part) for part in parts], whole, apart=False)
@@ -101,7 +105,9 @@ def side_by_side(parts: Sequence[Array]) -> Array:
 
 
 def apart(whole: Array, widths: Sequence[int]) -> list[Array]:
-    """The inverse, for parts of these widths."""
+    """The inverse of `side_by_side`: copies of the columns, as arrays of these widths."""
+    if len(widths) == 1:
+        return [whole]
     parts = [cuda.empty((*whole.shape[:-1], width), like=whole) for width in widths]
     _launch(parts, cuda.contiguous(whole), apart=True)
     return parts

@@ -1,9 +1,9 @@
-// Layer normalisation, and RMS normalisation as its case without mean and bias. `norms.py` launches
-// the kernels. A block computes one row at a time.
+// Layer normalisation, and RMS normalisation, which is the same without mean and bias. `norms.py`
+// launches the kernels. A block computes one row at a time.
 
 // y <- (x - mean) * inverse * weight + bias over each row, with inverse = 1 / sqrt(variance + eps).
-// x, y (rows, width); weight (width,); bias (width,), or null; statistics (rows, 2): mean and inverse.
-// If not `centred`, the mean counts as 0.
+// x, y (rows, width); weight (width,); bias (width,) or null; statistics (rows, 2): mean and inverse.
+// Without `centred`, as in RMS normalisation, the mean counts as 0.
 extern "C" __global__ void normalise(
     const real* x, const real* weight, const real* bias, real* y, real* statistics,
     double eps, long long centred, long long rows, long long width)
@@ -32,8 +32,8 @@ extern "C" __global__ void normalise(
 }
 
 // dx <- (g - mean(g) - normed * mean(g * normed)) * inverse, with g = dy * weight and
-// normed = (x - mean) * inverse. The sums of dy * normed and of dy over the rows of each block go to
-// dweights and dbiases (blocks, width); dbiases may be null.
+// normed = (x - mean) * inverse; without `centred`, mean(g) counts as 0. Each block stores the sums of
+// dy * normed and of dy over its rows in dweights and dbiases (blocks, width); dbiases may be null.
 extern "C" __global__ void normalise_backward(
     const real* x, const real* weight, const real* statistics, const real* dy, real* dx,
     real* dweights, real* dbiases, long long centred, long long rows, long long width)
@@ -56,7 +56,7 @@ extern "C" __global__ void normalise_backward(
             const real normed = (of_row[j] - mean) * inverse;
             dx[row * width + j] = (of_dy[j] * weight[j] - mean_g - normed * mean_gx) * inverse;
 
-            // This thread alone adds to these entries.
+            // Only this thread adds to these entries, so the order of additions is fixed.
             const long long k = blockIdx.x * width + j;
             const bool first = row == blockIdx.x;
             dweights[k] = (first ? 0 : dweights[k]) + of_dy[j] * normed;
@@ -65,8 +65,8 @@ extern "C" __global__ void normalise_backward(
     }
 }
 
-// dweight, dbias <- the sums of dweights and dbiases over the blocks. A block sums 8 columns; those
-// of dweights come first.
+// dweight, dbias (width,) <- the sums of dweights and dbiases over their rows. Each block sums 8
+// columns: the first blocks those of dweights, the others those of dbiases.
 extern "C" __global__ void normalise_totals(
     const real* dweights, const real* dbiases, real* dweight, real* dbias,
     long long blocks, long long width)

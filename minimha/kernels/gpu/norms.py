@@ -1,4 +1,4 @@
-"""Layer normalisation, and RMS normalisation as its case without mean and bias, on a GPU."""
+"""Layer normalisation, and RMS normalisation, which is the same without mean and bias, on a GPU."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from ...functional.implementations import register
 from . import cuda, sums
 
 SOURCE = Path(__file__).with_suffix(".cu")
-_BLOCKS, _ROWS = 2**11, 64
-"""The blocks of the backward, each of which sums the gradients of the weights over its rows: at
-least as many as a GPU runs at a time, and more if a block would have more rows than this."""
+_BLOCKS = 2**11
+"""The number of blocks in the backward, enough to keep a GPU busy. Each sums the gradients of the
+weights over its rows."""
+_ROWS = 64
+"""The largest number of rows of such a block: if there are more rows, there are more blocks."""
 
 
 @register("layer_norm", library="cupy")
 def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5) -> Any:
-    """As `functional.layer_norm`; saves x and two numbers per row."""
+    """As `functional.layer_norm`; saves x, the weight and two numbers per row."""
     given = (weight,) if bias is None else (weight, bias)
     if not cuda.are_reals(x, *given) or any(p.shape != x.shape[-1:] for p in given):
         return None
@@ -28,7 +30,7 @@ def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float
 
 @register("rms_norm", library="cupy")
 def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
-    """As `functional.rms_norm`; saves x and two numbers per row."""
+    """As `functional.rms_norm`; saves x, the weight and two numbers per row."""
     if not cuda.are_reals(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:
         return None
     y, pullback = _normalise(x, weight, None, eps, centred=False)
@@ -36,6 +38,7 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
 
 
 def _normalise(x: Array, weight: Array, bias: Array | None, eps: float, centred: bool) -> Any:
+    """The value and its pullback. If not `centred`, the mean counts as 0."""
     x = cuda.contiguous(x)
     weight = cuda.contiguous(weight)
     given_bias = None if bias is None else cuda.contiguous(bias)
@@ -54,7 +57,7 @@ def _normalise(x: Array, weight: Array, bias: Array | None, eps: float, centred:
         dy = cuda.contiguous(dy)
         dx = cuda.empty(x.shape, like=x)
 
-        # Each block sums over its rows.
+        # Each block sums the gradients of weight and bias over its own rows.
         blocks = max(min(rows, _BLOCKS), -(-rows // _ROWS))
         dweights = cuda.empty((blocks, width), like=x)
         dbiases = cuda.empty((blocks, width), like=x) if has_bias else None
@@ -63,7 +66,7 @@ def _normalise(x: Array, weight: Array, bias: Array | None, eps: float, centred:
             x, weight, statistics, dy, dx, dweights, dbiases, int(centred), rows, width,
         )  # fmt: skip
 
-        # Then these sums are added up.
+        # A second kernel adds up these sums.
         dweight = cuda.empty((width,), like=x)
         dbias = cuda.empty((width,), like=x) if has_bias else None
         tiles = -(-width // sums.COLUMNS)

@@ -8,7 +8,7 @@ It is stricter than a GPU. What cuTile leaves undefined is an error here, or NaN
 outside its array, the entries that fill up a tile beyond the edge unless the kernel asks for zeros,
 sizes that are not a power of 2, products of different dtypes, two stores to one place, blocks that
 load what another block stores, and arithmetic on an array without a load. A kernel is a Python
-function here: `print` shows a tile, and `breakpoint()` stops in a block. Hints to the compiler, such
+function here: `print` shows a tile, `breakpoint()` stops in a block. Hints to the compiler, such
 as the number of warps, are ignored. Only the compiler checks the dtypes of scalars and of the
 variables of a loop: see `kernels.gpu.compiled`.
 """

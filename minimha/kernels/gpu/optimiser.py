@@ -1,5 +1,5 @@
-"""AdamW and clipping on a GPU: one kernel for up to 64 parameters. Written as operations on arrays,
-AdamW takes 13 kernels for each parameter."""
+"""AdamW and clipping on a GPU: each launch updates up to 64 parameters. As operations on arrays,
+AdamW would take 13 launches for each parameter."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from ...functional.implementations import register
 from . import cuda
 
 SOURCE = Path(__file__).with_suffix(".cu")
-_MOST, _SIZE = 64, 4096
-"""As in the source: the most parameters of a kernel, and the entries of a block."""
+_MOST = 64
+"""The largest number of parameters in a launch, as in the source."""
+_SIZE = 4096
+"""The number of entries that a block computes, as in the source."""
 _POINTERS = "p", "g", "m", "v", "next"
 _PARAMETER = np.dtype([(name, np.int64) for name in (*_POINTERS, "n", "next_block")])
 _PARAMETERS = np.dtype([("of", _PARAMETER, (_MOST,))])
@@ -27,10 +29,10 @@ _PARAMETERS = np.dtype([("of", _PARAMETER, (_MOST,))])
 def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> list[tuple[Array, ...]] | None:
-    """The next p, m and v for each (p, g, m, v), as the reference in `nn.optimisers`.
+    """The next p, m and v for each (p, g, m, v), as `nn.optimisers._adamw` computes them.
 
-    m and v belong to the optimiser and change in place; p may have been saved by a pullback and
-    does not.
+    m and v belong to the optimiser, so they change in place. p does not, since a pullback may have
+    saved it.
     """
     if not _supported(*zip(*parameters, strict=True)):
         return None
@@ -60,7 +62,11 @@ def square_of_norm(gs: Sequence[Array]) -> Array | None:
 
 @register("clipped", library="cupy")
 def clipped(gs: Sequence[Array], square: Array, largest: float) -> Any:
-    """The norm, and all gradients times min(1, largest / (norm + 1e-6)), from the square."""
+    """The norm of all gradients, and the gradients times min(1, largest / (norm + 1e-6)).
+
+    square   of the norm, without axes
+    largest  the largest norm to allow
+    """
     if not _supported(gs, [square] * len(gs), alike=False):
         return None
     gs = [cuda.contiguous(g) for g in gs]
@@ -71,7 +77,8 @@ def clipped(gs: Sequence[Array], square: Array, largest: float) -> Any:
 
 
 def _supported(*lists: Sequence[Array], alike: bool = True) -> bool:
-    """Whether all are arrays that the kernels support, those of each parameter of one shape."""
+    """Whether the kernels support all of these arrays. If `alike`, those of a parameter, one from
+    each list, must also have the same shape."""
     first = lists[0][0]
     if not cuda.are_reals(first):
         return False
@@ -86,14 +93,15 @@ def _blocks(x: Array) -> int:
 
 
 def _in_parts(arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The arrays of as many parameters as a kernel takes at a time."""
+    """The same lists cut into parts, of as many parameters as a launch can take."""
     count = len(next(iter(arrays.values())))
     for k in range(0, count, _MOST):
         yield {name: xs[k : k + _MOST] for name, xs in arrays.items()}
 
 
 def _launch(name: str, arrays: dict[str, Any], *arguments: Any) -> None:
-    """Run a kernel on all parameters, whose arrays are given by their names in the source."""
+    """Launch a kernel for all parameters. `arrays` has a list for each field of `Parameter` in the
+    source that the kernel uses."""
     for some in _in_parts(arrays):
         xs = next(iter(some.values()))
         table = np.zeros(1, _PARAMETERS)

@@ -1,7 +1,7 @@
 // Softmax and cross entropy over rows. `softmax.py` launches the kernels. A block computes one row
 // at a time.
 
-// y <- softmax(x) for both (rows, width). A row without entries above -infinity gives zeros.
+// y <- softmax(x), both (rows, width). A row in which all entries are -infinity gives zeros.
 extern "C" __global__ void softmax(const real* x, real* y, long long rows, long long width)
 {
     for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -10,7 +10,7 @@ extern "C" __global__ void softmax(const real* x, real* y, long long rows, long 
         real peak = -INFINITY, total = 0;
         for (long long j = threadIdx.x; j < width; j += blockDim.x) peak = larger(peak, of_row[j]);
         peak = over_block(peak, larger);
-        if (peak == -INFINITY) peak = 0;  // a NaN is still seen by the sum
+        if (peak == -INFINITY) peak = 0;  // if there is a NaN, it reaches the sum below
         for (long long j = threadIdx.x; j < width; j += blockDim.x) total += exp(of_row[j] - peak);
         total = over_block(total, sum);
         if (total == 0) total = 1;
@@ -20,7 +20,7 @@ extern "C" __global__ void softmax(const real* x, real* y, long long rows, long 
     }
 }
 
-// dx <- y * (dy - sum(dy * y)) for all (rows, width).
+// dx <- y * (dy - sum(dy * y)), all (rows, width).
 extern "C" __global__ void softmax_backward(
     const real* y, const real* dy, real* dx, long long rows, long long width)
 {
@@ -35,9 +35,9 @@ extern "C" __global__ void softmax_backward(
     }
 }
 
-// losses <- -log softmax(x)[target] of each row; NaN for a target out of range.
-// x (rows, width), targets and losses (rows,), statistics (rows, 2): the largest entry of a row and
-// the sum of exp(x - largest).
+// losses <- -log softmax(x)[target] for each row; NaN for a target out of range.
+// x (rows, width), targets and losses (rows,), statistics (rows, 2): the largest entry of each row
+// and its sum of exp(x - largest).
 extern "C" __global__ void cross_entropy(
     const real* x, const long long* targets, real* losses, real* statistics,
     long long rows, long long width)
@@ -61,7 +61,7 @@ extern "C" __global__ void cross_entropy(
     }
 }
 
-// y <- the mean of x (n,), computed by one block.
+// y (one number) <- the mean of x (n,), computed by a single block.
 extern "C" __global__ void mean(const real* x, real* y, long long n)
 {
     real total = 0;
@@ -70,7 +70,7 @@ extern "C" __global__ void mean(const real* x, real* y, long long n)
     if (threadIdx.x == 0) *y = total / n;
 }
 
-// dx <- dy / rows * (softmax(x) - one-hot), with one number dy.
+// dx <- dy / rows * (softmax(x) - one-hot of the target), where dy is a single number.
 extern "C" __global__ void cross_entropy_backward(
     const real* x, const long long* targets, const real* statistics, const real* dy, real* dx,
     long long rows, long long width)

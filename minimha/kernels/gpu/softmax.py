@@ -17,18 +17,21 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 @register("softmax", library="cupy")
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
-    """As `functional.softmax`, over the last axis and without a mask; saves y."""
+    """As `functional.softmax`, for the last axis and without a mask; saves y."""
     if mask is not None or not cuda.are_reals(x) or not x.ndim or axis not in (-1, x.ndim - 1):
         return None
     x = cuda.contiguous(x)
     y = cuda.empty(x.shape, like=x)
-    sizes = math.prod(x.shape[:-1]), x.shape[-1]
-    cuda.launch_for_rows(SOURCE, "softmax", x.dtype, *sizes, x, y, *sizes)
+    rows = math.prod(x.shape[:-1])
+    width = x.shape[-1]
+    cuda.launch_for_rows(SOURCE, "softmax", x.dtype, rows, width, x, y, rows, width)
 
     def pullback(dy: Array) -> tuple[Array]:
         dy = cuda.contiguous(dy)
         dx = cuda.empty(y.shape, like=y)
-        cuda.launch_for_rows(SOURCE, "softmax_backward", y.dtype, *sizes, y, dy, dx, *sizes)
+        cuda.launch_for_rows(
+            SOURCE, "softmax_backward", y.dtype, rows, width, y, dy, dx, rows, width
+        )
         return (dx,)
 
     return y, pullback
@@ -36,21 +39,23 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
 
 @register("cross_entropy", library="cupy")
 def cross_entropy(logits: Array, targets: Array) -> Any:
-    """As `functional.cross_entropy`; saves the logits and two numbers per row."""
+    """As `functional.cross_entropy`; saves the logits, the targets and two numbers per row."""
     if not cuda.are_reals(logits) or not logits.ndim or targets.shape != logits.shape[:-1]:
         return None
     if type(targets) is not type(logits) or not backend.is_integral(targets):
         return None
     xp = namespace(logits)
     x = cuda.contiguous(logits)
-    classes = cuda.contiguous(xp.astype(targets, xp.int64))  # a copy, which nobody changes
-    rows, width = sizes = math.prod(x.shape[:-1]), x.shape[-1]
+    classes = cuda.contiguous(xp.astype(targets, xp.int64))  # a copy, safe from later changes
+    rows = math.prod(x.shape[:-1])
+    width = x.shape[-1]
 
     losses = cuda.empty((rows,), like=x)
     statistics = cuda.empty((rows, 2), like=x)  # the largest logit and the sum of exponentials
     cuda.launch_for_rows(
-        SOURCE, "cross_entropy", x.dtype, *sizes, x, classes, losses, statistics, *sizes
-    )
+        SOURCE, "cross_entropy", x.dtype, rows, width,
+        x, classes, losses, statistics, rows, width,
+    )  # fmt: skip
     y = cuda.empty((), like=x)
     cuda.launch(SOURCE, "mean", x.dtype, 1, 1024, losses, y, rows)
 

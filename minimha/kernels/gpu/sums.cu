@@ -1,8 +1,9 @@
 // Sums over an axis other than the last. `sums.py` launches the kernel.
 
-// total <- the sums of the columns of x, over parts of its rows: rows 0 to height - 1, and so on.
+// total <- the sums of the columns of x over parts of its rows, each of `height` rows but for the last,
+// which may be shorter.
 // x (outer, rows, columns), total (outer, parts, columns), both contiguous. Each block sums 8 columns
-// of one part, and there are exactly as many blocks as this takes.
+// of one part: there must be exactly as many blocks as this takes.
 extern "C" __global__ void sum_over_rows(
     const real* x, real* total, long long rows, long long columns, long long height)
 {

@@ -1,8 +1,11 @@
-"""Sums over axes other than the last, as of bias gradients: each block sums a few columns.
+"""Sums over axes other than the last, such as the gradients of biases: each block sums a few
+columns.
 
-CuPy's own sum needs 50 times as long as memory there (NVIDIA H200, CuPy 14.2). A block adds up to
-2¹⁴ rows, each thread 128 of them in order, and then pairs of sums: a float32 sum loses little, and
-has the same bits each time. More rows are summed in parts, and then the parts.
+On an NVIDIA H200, CuPy 14.2 needed 0.35 ms for such sums of arrays of 25 and 100 MB, which its
+memory reads in 0.006 and 0.025 ms. Here a block sums at most 2¹⁴ rows: each thread adds up at most
+128 of them in order, and then the threads' sums are added in pairs. So rounding in float32 stays
+small, and the result has the same bits each time. If there are more rows, they are summed in parts,
+and then the parts are summed.
 """
 
 from __future__ import annotations
@@ -17,15 +20,17 @@ from ...functional.implementations import register
 from . import cuda
 
 SOURCE = Path(__file__).with_suffix(".cu")
-COLUMNS, _LANES = 8, 128
-"""The columns that a block sums, and the threads for each of them."""
+COLUMNS = 8
+"""The number of columns that a block sums, as in common.cuh."""
+_LANES = 128
+"""The largest number of threads for each of them."""
 _HEIGHT = 2**14
-"""The rows that a block sums, at most."""
+"""The largest number of rows that a block sums."""
 
 
 @register("sum", library="cupy")
 def total(x: Array, axis: Any, keepdims: bool) -> Array | None:
-    """As `backend.total`, over neighbouring axes without the last one."""
+    """As `backend.total`, if the axes are neighbours and the last axis of x is not among them."""
     if not cuda.are_reals(x) or axis is None:
         return None
     axes = sorted(axis) if isinstance(axis, tuple) else [axis]
@@ -43,7 +48,12 @@ def total(x: Array, axis: Any, keepdims: bool) -> Array | None:
 
 
 def over_rows(x: Array, sizes: tuple[int, int, int], shape: tuple[int, ...]) -> Array:
-    """The sum of a contiguous x over the second of its three axes, in this shape."""
+    """The sum of x over the second of three axes, reshaped.
+
+    x      contiguous, with the entries of an array of shape `sizes`
+    sizes  (outer, rows, columns)
+    shape  that of the result, with outer · columns entries
+    """
     outer, rows, columns = sizes
     while True:
         parts = -(-rows // _HEIGHT)
@@ -59,6 +69,6 @@ def over_rows(x: Array, sizes: tuple[int, int, int], shape: tuple[int, ...]) -> 
 
 
 def threads_for(rows: int) -> int:
-    """The threads of a block that sums columns: a power of two, and whole warps."""
+    """The number of threads in a block that sums columns: a power of 2, and whole warps."""
     lanes = 1 << max(2, (min(rows, _LANES) - 1).bit_length())
     return COLUMNS * lanes

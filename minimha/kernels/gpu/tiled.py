@@ -1,5 +1,8 @@
 """Attention on a GPU in tiles: the code on the host, for CuPy arrays, and for NumPy arrays on the
-stand-in. Not yet run on a GPU."""
+stand-in for cuTile.
+
+Untried on a GPU since the kernels were rewritten: an earlier form ran on an NVIDIA H200.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,15 @@ _DRIVER = 13000  # CUDA 13.0
 _log = logging.getLogger("minimha")
 
 WIDEST = {2: 256, 4: 128, 8: 128}
-"""The largest D and Dv for numbers of so many bytes: a tile holds whole rows."""
+"""The largest D and Dv, by the bytes of a number. A tile holds whole rows, so they are limited."""
 
 
 class TileSizes(NamedTuple):
-    """Queries × keys in a tile of a kernel, for the compute capabilities of some GPUs."""
+    """The sizes of a kernel's tiles, each as (queries, keys), by compute capability."""
 
     large: tuple[int, int]  # 9.0 and later
-    small: tuple[int, int]  # the same for few queries, or with optional arguments
-    ampere: tuple[int, int]  # 8.x, always
+    small: tuple[int, int]  # 9.0 and later, for few queries or with optional arguments
+    ampere: tuple[int, int]  # 8.x, for all calls
 
 
 TILES = {
@@ -56,12 +59,13 @@ TILES = {
     ("backward_key", 4, 64): TileSizes((64, 64), (64, 64), (16, 64)),
     ("backward_key", 4, 128): TileSizes((16, 64), (16, 64), (32, 32)),
 }
-"""The sizes of tiles, chosen by two measurements.
+"""The sizes of tiles, chosen in two ways.
 
-The figures are those of a prototype on an H200, in November 2026: with 64 heads and 4,096 tokens in
-float16, without a mask, and with the 8 warps that the kernels ask for. The kernels were rewritten
-after it, and have not run on a GPU since. The other sizes spill few registers on compute capability
-9.0 or 8.0, according to docs/measured/registers.md.
+Sizes with a figure were the fastest, or nearly so, in a prototype of these kernels that ran on an
+H200 in November 2026: for B·H = 64 and T = S = 4096, without a mask, with the 8 warps that the
+kernels ask for. The kernels themselves were written after it and have not run on a GPU. All other
+sizes were chosen without a GPU: the compiler spills few registers for them. See
+docs/measured/registers.md.
 """
 
 
@@ -73,7 +77,7 @@ def tile_sizes(
     itemsize    bytes of a number
     width       the larger of D and Dv, rounded up to a power of 2
     queries     T
-    optional    whether there is an array as mask, a bias, a softcap or dropout
+    optional    whether there is a mask given as an array, a bias, a softcap or dropout
     capability  the compute capability of the GPU, 90 for 9.0
     """
     if itemsize == 8:
@@ -85,12 +89,12 @@ def tile_sizes(
 
 
 def _up(n: int) -> int:
-    """The next power of 2, at least 16: a size of a tile."""
+    """The smallest power of 2 that is at least n and at least 16: a size that tiles can have."""
     return max(16, 1 << (n - 1).bit_length())
 
 
 class Runner(NamedTuple):
-    """What runs the kernels: their module, and the function that launches one."""
+    """What runs the kernels: their module, the function that launches one, and its stream."""
 
     kernels: Any
     launch: Callable[..., None]  # (stream, grid, kernel, arguments)
@@ -121,7 +125,7 @@ def runner_of(x: Array) -> Runner:
 
 
 def capability_of(x: Array) -> int:
-    """The compute capability of an array's GPU, 90 for 9.0; NumPy's stand-in counts as Hopper."""
+    """The compute capability of an array's GPU, 90 for 9.0; also 90 (Hopper) for NumPy arrays."""
     return 90 if isinstance(x, backend.HostArray) else int(x.device.compute_capability)
 
 
@@ -176,10 +180,12 @@ class Intervals:
         self._seeing: dict[tuple[int, int], Array] = {}
 
     def seeing(self, m: int, n: int) -> Array:
-        """For each tile of n keys, the tiles of m queries that see them, (B, H, tiles of keys, 4).
+        """For each tile of n keys, which tiles of m queries see them: (B, H, tiles of keys, 4).
 
-        The four numbers are first, whole, rest, last: some queries of the tiles from first up to
-        last see some of the keys, and all queries of the tiles from whole up to rest see all keys.
+        The four numbers are first, whole, rest, last, and the ends of both ranges are exclusive:
+
+            first to last  some queries of these tiles see some of the keys
+            whole to rest  all queries of these tiles see all of the keys
         """
         if (m, n) not in self._seeing:
             self._seeing[m, n] = self._seeing_tiles(m, n)
@@ -210,13 +216,14 @@ class Intervals:
         whole = xp.min(xp.where(every, tile, t), axis=-1)
         rest = xp.max(xp.where(every, tile + 1, 0), axis=-1)
 
-        # Where other tiles lie between those in which all pairs are visible, there is no middle.
+        # The middle must be one run of tiles: if others lie between them, there is no middle.
         rest = xp.where(xp.sum(every, axis=-1) == rest - whole, rest, 0)
         return xp.astype(xp.stack([first, whole, rest, last], axis=-1), xp.int32)
 
 
 class TileArguments(NamedTuple):
-    """The arguments of attention in the kernels' order. Missing arrays have one entry."""
+    """The arguments of attention in the kernels' order. Arrays that are not given have one entry,
+    which no kernel reads."""
 
     query: Array  # (B, H, T, D)
     key: Array  # (B, G, S, D)
@@ -237,7 +244,7 @@ class TileArguments(NamedTuple):
 
     @classmethod
     def of(cls, x: Arguments) -> TileArguments:
-        """From checked arguments that have no obstacle."""
+        """From arguments that were checked, and for which `obstacle` returned None."""
         xp = namespace(x.query)
         shape = x.shape
         intervals, inside = _visible_keys(x)
@@ -279,7 +286,7 @@ class TileArguments(NamedTuple):
         return (*self.numbers, self.masked, self.biased, self.dropped, self.counted)
 
     def tile(self, kernel: str) -> Tile:
-        """The sizes of a kernel's tiles for these arguments."""
+        """The constants of a kernel's tiles for these arguments."""
         t, d = self.query.shape[-2:]
         dv = self.value.shape[-1]
         width = max(_up(d), _up(dv))
@@ -291,24 +298,28 @@ class TileArguments(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What the kernels know about their tiles."""
+    """The constants that describe a kernel's tiles: its last arguments."""
 
-    tf32: bool
+    tf32: bool  # whether products of float32 are rounded to tf32
     M: int  # queries
     N: int  # keys
-    D: int
-    V: int  # Dv
+    D: int  # rounded up to a power of 2
+    V: int  # Dv, rounded up to a power of 2
 
 
 laid_out = TileArguments.of
+"""The name by which `kernels.attention` calls it."""
 
 
 def forward(x: TileArguments, runner: Runner | None = None) -> tuple[Array, Array]:
-    """The output, in the shape of the query, and lse (B, H, T)."""
+    """The output (…, H, T, Dv), with the leading axes of the query, and lse (B, H, T).
+
+    runner  what runs the kernels, by default `runner_of` the query
+    """
     kernels, launch, stream = runner or runner_of(x.query)
     b, h, t = x.query.shape[:3]
     dv = x.value.shape[-1]
-    out = _empty(x, (b, h, t, dv))
+    out = _laid_out_like(x.query, dv)
     lse = _empty(x, (b, h, t), wide=True)
 
     tile = x.tile("forward")
@@ -328,7 +339,13 @@ def backward(
     wanted: tuple[bool, ...],
     runner: Runner | None = None,
 ) -> tuple[Array | None, ...]:
-    """The gradients of the seven inputs of attention."""
+    """The gradients of the seven inputs of attention; None where there is none.
+
+    out, dout  (…, H, T, Dv)
+    lse        (B, H, T), as `forward` returns it
+    dlse       its gradient, with as many entries, or None
+    wanted     which of the seven gradients to return; those of query, key and value always are
+    """
     kernels, launch, stream = runner or runner_of(x.query)
     xp = namespace(out)
     b, h, t = x.query.shape[:3]
@@ -337,9 +354,9 @@ def backward(
     out = four_axes(out)
     dout = four_axes(dout)
 
-    dquery = _empty(x, x.query.shape)
-    dkey = _empty(x, x.key.shape)
-    dvalue = _empty(x, x.value.shape)
+    dquery = _laid_out_like(x.query, x.query.shape[-1])
+    dkey = _laid_out_like(x.key, x.key.shape[-1])
+    dvalue = _laid_out_like(x.value, x.value.shape[-1])
     delta = _empty(x, lse.shape, wide=True)
     spoils = _empty(x, lse.shape, wide=True)
     dlse_of_rows = _empty(x, (1, 1, 1), wide=True)
@@ -370,7 +387,7 @@ def backward(
 
 
 def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Array:
-    """An array of the dtype of the query, or of sums: at least float32."""
+    """An array of the query's dtype or, if `wide`, of the dtype of sums: at least float32."""
     xp = namespace(x.query)
     dtype = x.query.dtype
     if wide and dtype.itemsize == 2:
@@ -378,8 +395,19 @@ def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Arra
     return xp.empty(shape, dtype=dtype, device=x.query.device)
 
 
+def _laid_out_like(x: Array, width: int) -> Array:
+    """An array (B, H, T, width) with the layout of x in memory. After a projection, this is
+    (B, T, H, …), and the heads of the result can then be joined without a copy."""
+    xp = namespace(x)
+    b, h, t, _ = x.shape
+    there = {"dtype": x.dtype, "device": x.device}
+    if x.strides[1] < x.strides[2]:
+        return xp.permute_dims(xp.empty((b, t, h, width), **there), (0, 2, 1, 3))
+    return xp.empty((b, h, t, width), **there)
+
+
 def _kept(x: Arguments) -> Array:
-    """keep (B, H, T, S), or the two numbers that determine it, made on the device."""
+    """keep (B, H, T, S), or the seed and the threshold of a draw, in an array on the device."""
     if not isinstance(x.keep, Draw):
         return like_scores(x.keep, x.shape)
     xp = namespace(x.query)
@@ -388,7 +416,7 @@ def _kept(x: Arguments) -> Array:
 
 
 def _visible_keys(x: Arguments) -> tuple[Intervals, Array | None]:
-    """The intervals, and the array of `inside`, which broadcasts to the scores."""
+    """The intervals, and `inside`, which broadcasts to (…, H, T, S); None if intervals suffice."""
     if x.mask is None or isinstance(x.mask, Band):
         return _intervals_of_band(x), None
     start, stop, inside = masks.key_intervals(x.mask, x.query, x.key)  # type: ignore[misc]
@@ -397,13 +425,13 @@ def _visible_keys(x: Arguments) -> tuple[Intervals, Array | None]:
 
 
 _bands: dict[Any, Intervals] = {}
-"""The intervals of masks that the lengths alone determine: a few kernels for every layer and step
-otherwise."""
+"""The intervals of masks that depend only on the lengths. They are kept, since computing them anew
+would launch a few kernels in every layer of every step."""
 _MOST_BANDS = 32
 
 
 def _intervals_of_band(x: Arguments) -> Intervals:
-    """The intervals without a mask or for a band, on the device of the query."""
+    """The intervals for a band, or without a mask, on the device of the query."""
     which = x.mask, x.shape, backend.place(x.query)
     found = _bands.get(which)
     if found is None:

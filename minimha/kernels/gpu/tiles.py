@@ -1,27 +1,30 @@
 """Attention on a GPU in tiles, with online softmax: no array of size (T, S) is ever made.
 
-A *block* of threads computes one tile of the result. `ct.bid` is its number in the grid, and its
-variables are tiles, arrays of a fixed size that stay in registers. It loads a tile of an array by
-the tile's number along each axis. A tile that extends beyond the array is filled up with zeros when
-loaded, and only the part inside is stored. The formulas are those of `kernels.cpu.attention_tiles`,
-except that exponents and logarithms have base 2, which a GPU computes directly.
+A *block* of threads computes one tile of the result. `ct.bid` is its index in the grid, and its
+variables are tiles: arrays of a fixed size that stay in registers. It loads a tile of an array by
+the index of the tile along each axis. If a tile extends beyond the array, zeros are loaded for the
+part outside, and only the part inside is stored. The formulas are those of
+`kernels.cpu.attention_tiles`, except that exponentials and logarithms have base 2, which a GPU
+computes directly.
 
     q (B, H, T, D)   k (B, G, S, D)   v (B, G, S, V)   out (B, H, T, V)   lse (B, H, T)
     start, stop (B, H, T)   a query sees the keys from start up to stop, exclusive,
     inside (B, H, T, S)     except those where this is False
     bias (B, H, T, S), sink (B, H)
-    keep (B, H, T, S)       the pairs that dropout keeps, or if `counted` a seed and a threshold
+    keep (B, H, T, S)       the pairs that dropout keeps; if `counted`, a seed and a threshold, from
+                            which `kept` computes them
 
-A loop over tiles has up to three parts: an edge, the middle, and another edge. In the middle every
-query of a tile sees every key, so there is nothing to hide. At an edge, pairs may be hidden. Their
-weight is 0, but 0 · NaN is NaN, so an edge reads every entry that is not finite as 0, and makes the
-weights of the visible pairs to which it belongs NaN. No branch depends on what an array contains:
-such a branch would keep the compiler from loading the next tile while it multiplies this one.
+The tiles of keys that a tile of queries sees are an edge, the middle, and another edge. In the
+middle every query sees every key, so there is nothing to hide. At the edges, pairs may be hidden.
+Their weight is 0, but 0 · NaN is NaN. So at an edge, entries that are NaN or infinite are replaced
+by 0, and a visible pair whose value (or dout, in the backward) has such an entry gets the weight
+NaN. The loops have no branch that depends on the contents of these arrays: with such a branch, the
+next tile would not be loaded while this one is multiplied.
 
-A Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
+Each Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
 rounded up to a power of 2; scale, softcap (0 for none) and `kept_factor`, 1 / (1 − dropout); which
-of the optional arrays are used; whether tf32 is enough for products of float32. Sums have the dtype
-of lse. Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4.
+of the optional arrays are used; whether tf32 is precise enough for products of float32. Sums have
+the dtype of lse. Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4.
 """
 
 from __future__ import annotations
@@ -58,9 +61,9 @@ def numbers(x, b, h, i, shape):
 
 
 def pairs(x, place, shape, flip):
-    """A number for each pair of a query of tile i and a key of tile j, place being (b, h, i, j).
+    """One number for each pair of a query of tile i and a key of tile j.
 
-    The shape is (M, N), or (N, M) if flip.
+    place is (b, h, i, j). The shape is (M, N), or (N, M) if flip.
     """
     b, h, i, j = place
     if flip:
@@ -71,7 +74,10 @@ def pairs(x, place, shape, flip):
 
 
 def ordered(first, whole, rest, last, only_edges):
-    """The same four numbers, with first ≤ whole ≤ rest ≤ last; without a middle if only_edges."""
+    """Four indices of tiles, limited so that first ≤ whole ≤ rest ≤ last.
+
+    The middle, from whole up to rest, is empty if only_edges.
+    """
     if only_edges:
         whole = last
     whole = ct.minimum(ct.maximum(whole, first), last)
@@ -80,13 +86,16 @@ def ordered(first, whole, rest, last, only_edges):
 
 
 def tiles_of_keys(begin, end, i, queries, keys, M, N, only_edges):
-    """What the queries of tile i see, begin and end being (M, 1): some keys of the tiles from first
-    up to last, and all keys of the tiles from whole up to rest."""
+    """Which tiles of keys the queries of tile i see; begin and end are (M, 1).
+
+    Some pairs are visible in the tiles from first up to last, and all pairs in those from whole up
+    to rest. Both ends are exclusive.
+    """
     sees = begin < end
     first = ct.min(ct.where(sees, begin, keys)) // N
     last = ct.cdiv(ct.max(ct.where(sees, end, 0)), N)
 
-    # What the tile holds beyond the last query is never stored: it need not hide anything.
+    # Rows of the tile beyond the last query are never stored, so nothing must be hidden from them.
     query = (i * M + ct.arange(M, dtype=ct.int32)).reshape((M, 1))
     whole = ct.cdiv(ct.max(begin), N)
     rest = ct.min(ct.where(query < queries, end, keys)) // N
@@ -94,7 +103,7 @@ def tiles_of_keys(begin, end, i, queries, keys, M, N, only_edges):
 
 
 def tiles_of_queries(seeing, b, h, j, only_edges):
-    """The same four numbers for the keys of tile j and the queries that see them."""
+    """The same four indices for the tiles of queries that see the keys of tile j."""
     first = ct.load(seeing, (b, h, j, 0), (1, 1, 1, 1)).item()
     whole = ct.load(seeing, (b, h, j, 1), (1, 1, 1, 1)).item()
     rest = ct.load(seeing, (b, h, j, 2), (1, 1, 1, 1)).item()
@@ -103,21 +112,22 @@ def tiles_of_queries(seeing, b, h, j, only_edges):
 
 
 def count(tiles, edge):
-    """How many tiles the part of the loop at the edges has, or the one in the middle."""
+    """How many tiles there are at the edges or, if not edge, in the middle."""
     first, whole, rest, last = tiles
     return (last - first) - (rest - whole) if edge else rest - whole
 
 
 def number(tiles, edge, n):
-    """The number of the nth tile of this part. The edges jump over the middle."""
+    """The index of the nth tile at the edges or in the middle. The edges skip the middle."""
     first, whole, rest, _ = tiles
     return first + n + (n >= whole - first) * (rest - whole) if edge else whole + n
 
 
 def product(x, y, acc, tf32):
-    """acc + x y, on the tensor cores. These round float32 to tf32, which has 10 bits of fraction.
+    """acc + x y, on the tensor cores. They round float32 to tf32, which has 10 bits of fraction.
 
-    Unless tf32 is enough, the rest of each number takes part as another tf32, which gives 21 bits.
+    Unless tf32 is enough, the rounding error of each number is multiplied, too, as another tf32.
+    This keeps about 21 bits.
     """
     if x.dtype != ct.float32 or y.dtype != ct.float32:
         return ct.mma(x, y, acc)
@@ -132,7 +142,7 @@ def product(x, y, acc, tf32):
 
 
 def exp2(x):
-    """2^x. In float32 results below 2^−126 become 0: to compute them would take longer."""
+    """2^x. In float32, results below 2^−126 become 0, since computing them takes longer."""
     return ct.exp2(x) if x.dtype == ct.float64 else ct.exp2(x, flush_to_zero=True)
 
 
@@ -145,7 +155,7 @@ def biases(bias, biased, place, shape, flip, dtype):
 
 
 def scores_of(raw, scale, softcap, added, biased):
-    """The scores times log₂ e for a tile of Q Kᵀ and its biases, and the slope of the softcap."""
+    """The scores times log₂ e, from a tile of Q Kᵀ and its biases, and the slope of the softcap."""
     slope = 1.0
     if softcap > 0:
         bend = ct.tanh(raw * (scale / softcap))
@@ -178,7 +188,7 @@ def mixed(x):
 
 
 def kept(keep, counted, heads, place, shape, flip):
-    """Whether dropout keeps each pair: as keep says or, if counted, as its seed determines."""
+    """Whether dropout keeps each pair: read from keep or, if counted, computed from its seed."""
     if counted:
         b, h, i, j = place
         m, n = (shape[1], shape[0]) if flip else shape
@@ -200,7 +210,7 @@ def finite(x):
 
 
 def spoilt(x, dtype, shape):
-    """For each row of x, 0 if it is finite and else NaN, in a tile of this shape."""
+    """For each row of x, 0 if all its entries are finite, else NaN, in a tile of this shape."""
     return ct.sum(x.astype(dtype) * 0.0, axis=1).reshape(shape)
 
 
@@ -276,8 +286,8 @@ def backward_query(
 ):  # fmt: skip
     """dq and, if wanted, dbias of M queries.
 
-    For `backward_key` also delta = Σ dout · out − dlse, and spoils, which is NaN where dout is not
-    finite and else 0.
+    Also, for `backward_key`, delta = Σ dout · out − dlse, and spoils, which is NaN for each query
+    whose dout is not finite, else 0.
     """
     i = ct.num_blocks(0) - 1 - ct.bid(0)
     h = ct.bid(1)
@@ -315,14 +325,18 @@ def backward_query(
                     kept(keep, counted, q.shape[1], place, (M, N), False), dp * kept_factor, 0.0
                 )
 
-            ds = exp2(scores - logs) * (dp - mean)
+            dcapped = exp2(scores - logs) * (dp - mean)  # of the scores after the softcap
+            ds = dcapped * slope
             if edge:
                 seen = visible(begin, end, inside, masked, added, biased, place, (M, N), False)
+                dcapped = ct.where(seen, dcapped, 0.0)
                 ds = ct.where(seen, ds, 0.0)
                 key = finite(key)
             if wants_bias:
-                ct.store(dbias, place, ds.astype(dbias.dtype).reshape((1, 1, M, N)))
-            acc = product((ds * slope).astype(k.dtype), key, acc, tf32)
+                # tileiras 13.4 cannot compile this store by TMA for every tile on Blackwell.
+                tile = dcapped.astype(dbias.dtype).reshape((1, 1, M, N))
+                ct.store(dbias, place, tile, allow_tma=False)
+            acc = product(ds.astype(k.dtype), key, acc, tf32)
 
     ct.store(dq, (b, h, i, 0), (acc * scale).astype(dq.dtype).reshape((1, 1, M, D)))
 
@@ -334,9 +348,9 @@ def backward_key(
     biased: Const[bool], dropped: Const[bool], counted: Const[bool],
     tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
-    """dk and dv of N keys: sums over the queries that see them, of all heads that share them.
+    """dk and dv of N keys: sums over the queries that see them, in all heads that share the keys.
 
-    Tiles of pairs are (N, M) here, so that no product needs them transposed.
+    Tiles of pairs have the shape (N, M) here, so that no product needs them transposed.
     """
     j = ct.bid(0)
     g = ct.bid(1)

@@ -88,3 +88,10 @@ def test_targets_of_a_narrow_dtype_work_with_more_classes_than_it_can_count(rng)
     table = rng.standard_normal((300, 2))
     rows = mh.functional.embedding(table, targets.astype("uint8"))
     np.testing.assert_array_equal(rows, table[targets])
+
+
+def test_a_mask_may_have_no_axes():
+    x = np.arange(3.0)
+    for seen in (True, False):
+        expected = mh.functional.softmax(x) if seen else np.zeros(3)
+        np.testing.assert_array_equal(mh.functional.softmax(x, mask=np.asarray(seen)), expected)

@@ -1,6 +1,7 @@
 """Optimisers against formulas worked by hand and against torch; groups, state, clipping, schedule."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -135,6 +136,25 @@ def test_a_state_that_does_not_fit_is_refused_and_every_difference_is_named(rng)
         "1.v is 7, but must be float64 (4,)",
     ]
     np.testing.assert_equal(optimiser.state(), before)
+
+
+def test_a_step_frees_the_old_values_of_large_parameters_one_after_the_other():
+    params = [mh.Tensor(np.ones(2**20, "float32"), requires_grad=True) for _ in range(8)]
+    for implementation in ("reference", "auto"):
+        with mh.implementation(implementation):
+            optimiser = mh.nn.AdamW(params)
+            for p in params:
+                p.grad = np.ones(2**20, "float32")
+            tracemalloc.start()
+            try:
+                optimiser.step()  # all arrays are traced from now on
+                before = tracemalloc.get_traced_memory()[0]
+                tracemalloc.reset_peak()
+                optimiser.step()
+                more = tracemalloc.get_traced_memory()[1] - before
+            finally:
+                tracemalloc.stop()
+        assert more < 6 * 2**22  # p, m and v of one parameter, and what the formula needs
 
 
 def test_a_tied_parameter_is_updated_once():

@@ -78,7 +78,7 @@ BROKEN = [
     Broken("softcap has slope 1", "1.0 - bend * bend", "1.0"),
     Broken("dq without scale", "(acc * scale)", "acc"),
     Broken("dk without scale", "(dkey * scale)", "dkey"),
-    Broken("dbias with the slope of the softcap", "ds.astype(dbias", "(ds * slope).astype(dbias"),
+    Broken("dbias with the slope of the softcap", "dcapped.astype(dbias", "ds.astype(dbias"),
     Broken("delta not subtracted", "(dp - mean)", "dp"),
     Broken("delta not subtracted in dk", "(dp - numbers(delta, b, h, i, (1, M)))", "dp"),
     Broken("dlse left out", "if has_dlse:", "if False:"),
@@ -98,6 +98,7 @@ BROKEN = [
     Broken("visible NaN value lost", "p + spoilt(value, lse.dtype, (1, N))", "p"),
     Broken("hidden NaN value reaches all", "p = ct.where(seen, p + spoilt(value, lse.dtype, (1, N)), 0.0)", "p = p + spoilt(value, lse.dtype, (1, N))"),
     Broken("hidden NaN key", "key = finite(key)", "pass"),
+    Broken("hidden NaN key by the slope of the softcap", "ds = ct.where(seen, ds, 0.0)", "ds = dcapped * slope"),
     Broken("hidden NaN query", "query = finite(query)", "pass"),
     Broken("hidden NaN dout", "dresult = finite(dresult)", "pass"),
     Broken("visible NaN dout lost", "weights + numbers(spoils, b, h, i, (1, M))", "weights"),
@@ -154,7 +155,7 @@ def cases():
         drawn(5, 5, 3, (1, 1), "float16"),
         drawn(8, 40, 20, (4, 2), keep=Draw(7, 0.4), p=0.4),
         drawn(6, 20, 20, (1, 1), mask=masks.causal(offset=-3)),
-        *with_nan(drawn(7, 20, 20, (1, 1), mask=masks.causal(offset=0))),
+        *with_nan(drawn(7, 20, 20, (1, 1), mask=masks.causal(offset=0), softcap=1.5)),
     ]  # fmt: skip
 
 

@@ -151,14 +151,24 @@ def test_parameters_of_16_bits_are_updated_in_float32():
         assert launches["adamw"]
 
 
-def test_a_subclass_that_changes_only_the_update_of_one_parameter_is_used():
+def test_a_subclass_or_mixin_that_changes_only_the_update_of_one_parameter_is_used():
     class Half(nn.AdamW):
         def update(self, p, g, state, settings):
             return p + (super().update(p, g, state, settings) - p) / 2
 
+    class Halving:
+        def update(self, p, g, state, settings):
+            return p + (super().update(p, g, state, settings) - p) / 2
+
+    class Mixed(Halving, nn.AdamW):
+        pass
+
     with on_gpu():
-        whole, half = (steps(there, "float64", make, [(2,), (3,)]) for make in (nn.AdamW, Half))
+        whole, half, mixed = (
+            steps(there, "float64", make, [(2,), (3,)]) for make in (nn.AdamW, Half, Mixed)
+        )
     assert not np.allclose(whole[0], half[0])
+    np.testing.assert_array_equal(half[0], mixed[0])
 
 
 BROKEN = {
