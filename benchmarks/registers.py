@@ -55,9 +55,9 @@ A product of float32 arrays is computed as three products in TF32.
 How the sizes were chosen, in `tiled.TILES`:
 
 - **Measured**: float16 on compute capability 9.0, for widths up to 128, and the forward in float32
-  for widths up to 64. There [a prototype of these kernels](gpu.md#a-prototype-without-branches) was fastest on
-  an H200 with these sizes, except that `backward_key` with D = 128 was 8 % faster with 64 × 64 and
-  another hint than the kernels have. bfloat16 has the sizes of float16.
+  for widths up to 64. There [a prototype of these kernels](gpu.md#a-prototype-without-branches) was
+  fastest on an H200 with these sizes, except that `backward_key` with D = 128 was 8 % faster with
+  64 × 64 and another hint than the kernels have. bfloat16 has the sizes of float16.
 - **Chosen by this table**: all others, so that little spills on 9.0 or 8.0. Nobody has measured
   their speed. GPUs of compute capability 10.0 use the sizes of 9.0, although more spills there, and
   where a size fails, attention uses another implementation.
