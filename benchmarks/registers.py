@@ -22,9 +22,9 @@ from minimha.kernels.gpu import compiled, tiled
 CAPABILITIES = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
 KERNELS = "forward", "backward_query", "backward_key"
 CANDIDATES = {  # queries × keys, by kernel and bytes of a number
-    ("forward", 2): [(64, 64), (128, 128)],
+    ("forward", 2): [(64, 64), (128, 32), (128, 128)],
     ("forward", 4): [(64, 64)],
-    ("backward_query", 2): [(64, 64), (128, 128)],
+    ("backward_query", 2): [(64, 64), (128, 32), (128, 128)],
     ("backward_query", 4): [(64, 64)],
     ("backward_key", 2): [(64, 64), (128, 128)],
     ("backward_key", 4): [(32, 64)],
@@ -55,11 +55,12 @@ A product of float32 arrays is computed as three products in TF32.
 How the sizes were chosen, in `tiled.TILES`:
 
 - **Measured**: float16 on compute capability 9.0, for widths up to 128, and the forward in float32
-  up to 64. There [a prototype of these kernels](gpu.md#a-prototype-without-branches) was fastest on
-  an H200 with these sizes, except that `backward_key` with D = 128 was 8 % faster with 64 × 64 and
-  another hint than the kernels have. bfloat16 has the sizes of float16.
-- **Chosen by this table**: all others, so that little spills. Nobody has measured their speed. GPUs
-  of compute capability 10.0 use the sizes of 9.0, although more spills there.
+  for widths up to 64. There [a prototype of these kernels](gpu.md#a-prototype-without-branches) was
+  fastest on an H200 with these sizes, except that `backward_key` with D = 128 was 8 % faster with
+  64 × 64 and another hint than the kernels have. bfloat16 has the sizes of float16.
+- **Chosen by this table**: all others, so that little spills on 9.0 or 8.0. Nobody has measured
+  their speed. GPUs of compute capability 10.0 use the sizes of 9.0, although more spills there, and
+  where a size fails, attention uses another implementation.
 - **Not chosen at all**: float64, which serves gradient checks, has tiles of 16 × 16 everywhere.
 
 For few queries, and with a mask given as an array, a bias, a softcap or dropout, tiles are smaller.
