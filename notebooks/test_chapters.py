@@ -117,7 +117,7 @@ TWO_TOKENS = {  # worked by hand in the text
         "scores in memory       8.9 MB,  30 flops per byte: 10% of the peak",
         "edge = True\nj = 1\nedge = False\nj = 0\nscores = ct.where(seen, scores, -math.inf)",
         "last tile of keys left out           right                         off by",
-        "edges not left out of the middle     right                         off by",
+        "edge tiles counted as middle         right                         off by",
         "mistakes that pass the first test: no guess, the result 3",
     ],
     "13_many_machines": [
