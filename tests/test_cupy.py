@@ -568,7 +568,8 @@ def test_the_commands_checkpoints_and_diagnose_run_on_cupy(traffic, tmp_path):
     losses += first
     again = training.Training(gpt(**GPT2), TOKENS, steps=4, batch=3, lr=0.1)
     again.resume(path)
-    assert list(again) == losses[2:]
+    # A device adds up the gradients of an embedding in another order.
+    np.testing.assert_allclose(list(again), losses[2:], rtol=1e-5)
     assert training.evaluate(model, TOKENS) > 0
     healthy = gpt(**GPT2)
     inputs = backend.library("cupy").asarray(TOKENS[:32].reshape(4, 8))

@@ -303,8 +303,8 @@ def _adamw(
     m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²,  p ← decay · p − rate · m / (√v + eps)
     """
     beta1, beta2 = betas
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * (g * g)
+    m = (1 - beta1) * g + beta1 * m
+    v = (1 - beta2) * (g * g) + beta2 * v
     return decay * p - rate * (m / (namespace(v).sqrt(v) + eps)), m, v
 
 

@@ -189,7 +189,7 @@ BROKEN = {
         "of_warp[threadIdx.x / 32] = x;\n    __syncthreads();", "of_warp[threadIdx.x / 32] = x;",
     ),
     "a result is overwritten too early": (
-        "    __syncthreads();  // no thread still reads the results of the previous call\n", "",
+        "    __syncthreads();  // until no thread reads the results of the previous call any more\n", "",
     ),
     "blocks skip rows": ("row += gridDim.x", "row += gridDim.x + 1"),
     "blocks repeat rows": ("row += gridDim.x", "row += 1"),
