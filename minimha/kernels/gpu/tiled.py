@@ -45,7 +45,7 @@ TILES = {
     # kernel, bytes of a number, width up to
     ("forward", 2, 64): TileSizes((128, 128), (64, 64), (64, 64)),  # 380 TFLOP/s
     ("forward", 2, 128): TileSizes((128, 64), (64, 64), (64, 32)),  # 525 TFLOP/s
-    ("forward", 2, 256): TileSizes((128, 32), (32, 32), (32, 32)),
+    ("forward", 2, 256): TileSizes((64, 32), (32, 32), (32, 32)),
     ("forward", 4, 64): TileSizes((128, 32), (64, 32), (64, 32)),  # 61 TFLOP/s
     ("forward", 4, 128): TileSizes((64, 32), (64, 32), (32, 32)),
     ("backward_query", 2, 64): TileSizes((128, 64), (64, 64), (64, 64)),  # 0.77 ms
