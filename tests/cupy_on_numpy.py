@@ -40,6 +40,7 @@ import cuda_on_cpu
 import numpy as np
 from cupy_launches import indexed, launched
 
+from minimha.functional import implementations
 from minimha.kernels.gpu import cuda, tiled
 from minimha_autograd import backend
 
@@ -703,6 +704,18 @@ def pytest_configure(config):
         context = installed()
         context.__enter__()
         config.add_cleanup(lambda: context.__exit__(None, None, None))
+        _forget_kernels_of_operations()
+
+
+def _forget_kernels_of_operations():
+    """Let operations compute by CuPy's functions in this run.
+
+    Kernels in CUDA C++ take much longer on a CPU than those. The tests of
+    `kernels/gpu` run them, in a run without this plugin.
+    """
+    implementations.implementations("gelu")  # registers those of all operations
+    for of_operation in implementations._registered.values():
+        of_operation.pop("kernel for cupy", None)
 
 
 def pytest_report_header():
