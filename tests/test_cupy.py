@@ -339,7 +339,7 @@ def test_the_list_of_what_cupy_has_is_that_of_the_version_it_names():
 
 
 def test_the_stand_in_is_isolated_from_another_cupy_and_gives_it_back():
-    """The other one is a second copy of the stand-in: real as far as this one can tell."""
+    """A second copy of the stand-in plays the real CuPy."""
     spec = importlib.util.spec_from_file_location("another_cupy", cupy_on_numpy.__file__)
     another = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(another)

@@ -41,6 +41,19 @@ def like_scores(x: Array, shape: tuple[int, ...]) -> Array:
     return four_axes(namespace(x).broadcast_to(x, shape))
 
 
+def empty_laid_out_like(x: Array, width: int) -> Array:
+    """An array (B, H, T, width), not yet filled, with the memory layout of x (B, H, T, N).
+
+    After a projection the layout is (B, T, H, …), and the heads are later joined without a copy.
+    """
+    xp = namespace(x)
+    b, h, t, _ = x.shape
+    there = {"dtype": x.dtype, "device": x.device}
+    if x.strides[1] < x.strides[2]:
+        return xp.permute_dims(xp.empty((b, t, h, width), **there), (0, 2, 1, 3))
+    return xp.empty((b, h, t, width), **there)
+
+
 def as_given(
     shape: tuple[int, ...], groups: int, *gradients: Array | None
 ) -> tuple[Array | None, ...]:

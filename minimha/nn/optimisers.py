@@ -267,15 +267,15 @@ class Adam(Optimiser):
         decay: float,
     ) -> list[Array]:
         """decay · p − lr · m̂ / (√v̂ + eps) for each parameter."""
-        # Parameters of the same type and dtype and with the same t are updated together.
+        # Parameters in the same place, of the same dtype and with the same t are updated together.
         alike: dict[Any, list[int]] = {}
         for k, p in enumerate(ps):
             states[k]["t"] += 1
-            alike.setdefault((type(p), p.dtype, states[k]["t"]), []).append(k)
+            alike.setdefault((backend.place(p), p.dtype, states[k]["t"]), []).append(k)
 
         news = list(ps)
         beta1, beta2 = settings["betas"]
-        for (kind, _, t), members in alike.items():
+        for ((kind, _), _, t), members in alike.items():
             correction = math.sqrt(1 - beta2**t)  # of √v̂, taken out of the division of arrays
             rate = settings["lr"] * correction / (1 - beta1**t)
             numbers = (beta1, beta2), decay, rate, settings["eps"] * correction

@@ -36,7 +36,7 @@ def is_rounding(
     elsewhere  computes two results in the other precision, float32 for float64 and vice versa
 
     Rounding errors are small compared with the terms. If the terms cancel, the result does not show
-    how large they are. Then either of two signs tells rounding from random numbers: moving the
+    how large they are. Then one of two observations must show that it is rounding: moving the
     inputs changes the result a hundred times more than calling again, or the difference between two
     calls is roughly proportional to eps when computed in the other precision.
     """

@@ -13,7 +13,7 @@ from minimha_autograd.backend import Array, namespace
 
 from ...functional.implementations import register
 from ...functional.rope import Llama3
-from ..shared import four_axes, like_scores
+from ..shared import empty_laid_out_like, four_axes, like_scores
 from . import cuda
 
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -77,10 +77,7 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
             x = cuda.contiguous(x)
         x = four_axes(x)
         b, h, t, d = x.shape
-        if x.strides[1] >= x.strides[2]:
-            y = cuda.empty((b, h, t, d), like=x)
-        else:
-            y = namespace(x).permute_dims(cuda.empty((b, t, h, d), like=x), (0, 2, 1, 3))
+        y = empty_laid_out_like(x, d)
         cuda.launch_for_rows(
             SOURCE, "rotate", x.dtype, b * h * t, d,
             x, *_strides(x), *angles, *_strides(angles[0]), y, *_strides(y),

@@ -89,7 +89,7 @@ def linear_maps(
         if wants_bs:
             dbs = apart(backend.total(dy, 0), widths)
 
-        # The matrix and the bias of a map whose value nobody used have no gradients.
+        # If the value of a map was not used, its matrix and its bias have no gradients.
         dws = [None if dy is None else dw for dw, dy in zip(dws, dys, strict=True)]
         dbs = [None if dy is None else db for db, dy in zip(dbs, dys, strict=True)]
         return dx, *dws, *dbs

@@ -20,7 +20,14 @@ from ... import masks
 from ...attention import Arguments
 from ...functional.dropout import Draw
 from ...masks.kinds import Band
-from ..shared import as_given, batch_and_heads, four_axes, like_scores, numbers
+from ..shared import (
+    as_given,
+    batch_and_heads,
+    empty_laid_out_like,
+    four_axes,
+    like_scores,
+    numbers,
+)
 
 TF32 = os.environ.get("MINIMHA_TF32", "0") not in {"", "0"}
 """Whether products round float32 to tf32, which has 10 bits of fraction: a third of the work, with
@@ -319,7 +326,7 @@ def forward(x: TileArguments, runner: Runner | None = None) -> tuple[Array, Arra
     kernels, launch, stream = runner or runner_of(x.query)
     b, h, t = x.query.shape[:3]
     dv = x.value.shape[-1]
-    out = _laid_out_like(x.query, dv)
+    out = empty_laid_out_like(x.query, dv)
     lse = _empty(x, (b, h, t), wide=True)
 
     tile = x.tile("forward")
@@ -354,9 +361,9 @@ def backward(
     out = four_axes(out)
     dout = four_axes(dout)
 
-    dquery = _laid_out_like(x.query, x.query.shape[-1])
-    dkey = _laid_out_like(x.key, x.key.shape[-1])
-    dvalue = _laid_out_like(x.value, x.value.shape[-1])
+    dquery = empty_laid_out_like(x.query, x.query.shape[-1])
+    dkey = empty_laid_out_like(x.key, x.key.shape[-1])
+    dvalue = empty_laid_out_like(x.value, x.value.shape[-1])
     delta = _empty(x, lse.shape, wide=True)
     spoils = _empty(x, lse.shape, wide=True)
     dlse_of_rows = _empty(x, (1, 1, 1), wide=True)
@@ -393,17 +400,6 @@ def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Arra
     if wide and dtype.itemsize == 2:
         dtype = xp.float32
     return xp.empty(shape, dtype=dtype, device=x.query.device)
-
-
-def _laid_out_like(x: Array, width: int) -> Array:
-    """An array (B, H, T, width) with the layout of x in memory. After a projection, this is
-    (B, T, H, …), and the heads of the result can then be joined without a copy."""
-    xp = namespace(x)
-    b, h, t, _ = x.shape
-    there = {"dtype": x.dtype, "device": x.device}
-    if x.strides[1] < x.strides[2]:
-        return xp.permute_dims(xp.empty((b, t, h, width), **there), (0, 2, 1, 3))
-    return xp.empty((b, h, t, width), **there)
 
 
 def _kept(x: Arguments) -> Array:
