@@ -2,13 +2,17 @@
 
 import ctypes
 import functools
+import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import traceback
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +43,7 @@ def library(source, real):
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "kernels.so")
         command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-x", "c++", "-", "-o", made]
+        command += os.environ.get("CUDA_ON_CPU_FLAGS", "").split()
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SyntaxError(done.stderr)
@@ -68,3 +73,36 @@ def as_bytes(x):
     if isinstance(x, np.ndarray):
         x = x.ctypes.data
     return struct.pack("d" if isinstance(x, float) else "q", x)
+
+
+def is_caught(check, *arguments):
+    """Whether a check of a broken kernel fails.
+
+    The check runs in a process of its own, because a broken kernel may write anywhere. A kernel that
+    ends this process, or does not end within two minutes, is caught too.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(120)
+        os._exit(outcome(check, arguments))
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (PASSED, FAILED) or code < 0, "the check raised another error: see its traceback"
+    return code != PASSED
+
+
+PASSED, FAILED, ERROR = range(3)
+
+
+def outcome(check, arguments):
+    """What becomes of a check, as the exit code of a process."""
+    try:
+        check(*arguments)
+    except AssertionError:
+        return FAILED
+    except BaseException:
+        traceback.print_exc()
+        return ERROR
+    return PASSED
