@@ -190,6 +190,26 @@ def test_sums_in_another_order_are_no_mistake_even_where_their_terms_cancel(rng)
         mh.gradcheck(centred, (1e4 + rng.standard_normal((3, 20))).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_rounding_that_two_calls_do_not_show_is_no_mistake(rng, dtype):
+    """The first calls may add in the same order by chance, and later ones in another order."""
+    factors = rng.standard_normal((1, 64))
+    factors -= factors.mean()
+    orders = [np.arange(64)] * 3
+
+    def sums_to_zero(x):
+        f = factors.astype(x.dtype)
+
+        def pullback(dy):
+            order = orders.pop() if orders else draws.permutation(64)
+            terms = (f * dy)[..., order]
+            return (np.cumsum(terms, axis=-1)[..., -1:],)  # one term after another
+
+        return (x * f).sum(axis=-1, keepdims=True), pullback
+
+    mh.gradcheck(sums_to_zero, rng.standard_normal((3, 1)).astype(dtype))
+
+
 def test_draws_are_found_beside_masked_scores(rng):
     visible = np.tri(5, dtype=bool)
 

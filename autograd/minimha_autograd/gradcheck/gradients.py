@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Number
 from typing import Any
@@ -20,10 +20,15 @@ from .. import backend
 from ..tensor import Tensor, array_of
 from .function import Arrays, CheckedFunction, Tap, kind_of
 from .numeric import Loss, largest, perturbed
-from .repeated import ROUNDINGS, apart, is_rounding
+from .repeated import is_rounding
 from .text import type_name
 
 __tracebackhide__ = True
+
+SAME = 1, 1, 1, 1, 1
+SCALED = 1, -4, -4, -4, -4
+"""Factors of the cotangent, for a few calls whose gradients, each divided by its factor, must agree
+up to rounding."""
 
 
 class Gradients:
@@ -162,8 +167,7 @@ class Gradients:
                     f"{function.names[k]}: does it draw random numbers, add to an array that it "
                     "keeps, or change what it saved?"
                 )
-        found = {k: apart(dx, again[k]) for k, dx in kept.items() if k not in self.wrong_shape}
-        self._look_whether_linear(kept, self._sorted(pullback(*other), hosts)[0], found)
+        self._look_whether_linear(kept, self._sorted(pullback(*other), hosts)[0])
 
         # Arrays that were returned earlier must still hold what they held.
         for k, dx in kept.items():
@@ -180,33 +184,27 @@ class Gradients:
                 "same array each time"
             )
 
-    def _look_whether_linear(
-        self, gradients: Arrays, times_minus_4: Arrays, repeated: dict[int, float]
-    ) -> None:
-        """Check that −4 times the cotangent gives −4 times the gradient, up to rounding.
-
-        repeated  by how much two calls differed, for each input. Both gradients that are compared
-                  may be off by 4 times as much, and another factor of 4 is allowed since a single
-                  pair of calls may have differed by less than others do.
-        """
+    def _look_whether_linear(self, gradients: Arrays, times_minus_4: Arrays) -> None:
+        """Check that −4 times the cotangent gives −4 times the gradient, up to rounding."""
         for k in gradients.keys() - self.wrong_shape:
             dx, other = gradients[k], times_minus_4[k]
             with np.errstate(all="ignore"):
                 off = abs(other + 4 * dx).max(initial=0.0)
-                eps = float(np.finfo(dx.dtype).eps)
-                allowed = np.sqrt(eps) * largest(dx) + ROUNDINGS * eps * self._terms_of(k, dx)
-                allowed += 2 * 4 * 4 * repeated[k]
-                same = largest(other - dx) <= np.sqrt(eps) * largest(dx)
-            if off > allowed and same:
-                self.not_linear[self.function.names[k]] = (
-                    "is the same whatever the cotangent is: the pullback has to multiply by its "
-                    "argument, the gradient of the result"
-                )
-            elif off > allowed:
-                self.not_linear[self.function.names[k]] = (
-                    "is not −4 times what it was for −4 times the cotangent: a pullback is linear "
-                    "in its argument. Does it look at its sign or size?"
-                )
+                allowed = np.sqrt(np.finfo(dx.dtype).eps) * largest(dx)
+                same = largest(other - dx) <= allowed
+            nearby = partial(self._gradient_nearby, k)
+            elsewhere = partial(self._gradients_elsewhere, k, factors=SCALED)
+            if off <= allowed or is_rounding(
+                dx, other / -4, self._terms_of(k, dx), nearby, elsewhere
+            ):
+                continue
+            self.not_linear[self.function.names[k]] = (
+                "is the same whatever the cotangent is: the pullback has to multiply by its "
+                "argument, the gradient of the result"
+                if same
+                else "is not −4 times what it was for −4 times the cotangent: a pullback is linear "
+                "in its argument. Does it look at its sign or size?"
+            )
 
     def _sorted(self, returned: Any, hosts: Arrays) -> tuple[Arrays, dict[str, np.ndarray]]:
         """What a pullback returned, on the host: by the number of the input, zeros where nothing
@@ -310,16 +308,17 @@ class Gradients:
         """float32 if the results are float64, and vice versa."""
         return "float32" if self.cotangents[0].dtype == np.float64 else "float64"
 
-    def _values_elsewhere(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Value n in the other precision, from two calls."""
+    def _values_elsewhere(self, n: int) -> list[np.ndarray]:
+        """Value n in the other precision, from a few calls."""
         hosts = self.function.as_dtype(self._elsewhere())
-        return self.function.evaluate(hosts)[n], self.function.evaluate(hosts)[n]
+        return [self.function.evaluate(hosts)[n] for _ in SAME]
 
-    def _gradients_elsewhere(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The gradient of input k in the other precision, from two calls."""
+    def _gradients_elsewhere(self, k: int, factors: Sequence[int] = SAME) -> list[np.ndarray]:
+        """The gradient of input k in the other precision: for each factor, the gradient for that
+        many times the cotangents, divided by the factor."""
         hosts = self.function.as_dtype(self._elsewhere())
         cotangents = [c.astype(self._elsewhere()) for c in self.cotangents]
-        return self._pull(hosts, cotangents)[0][k], self._pull(hosts, cotangents)[0][k]
+        return [self._pull(hosts, [n * c for c in cotangents])[0][k] / n for n in factors]
 
     def _terms_of(self, k: int, dx: np.ndarray) -> float:
         """About the largest of the terms that the gradient of input k is a sum of. Where they

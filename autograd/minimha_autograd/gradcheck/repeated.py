@@ -27,13 +27,14 @@ def is_rounding(
     other: np.ndarray,
     size: float,
     nearby: Callable[[], np.ndarray],
-    elsewhere: Callable[[], tuple[np.ndarray, np.ndarray]],
+    elsewhere: Callable[[], list[np.ndarray]],
 ) -> bool:
-    """Whether two results of the same call differ by rounding at most.
+    """Whether two results that must be equal differ by rounding at most.
 
     size       about the largest of the terms that were added up
     nearby     computes the result at inputs that are moved by √eps
-    elsewhere  computes two results in the other precision, float32 for float64 and vice versa
+    elsewhere  computes the result a few times in the other precision, float32 for float64 and
+               vice versa: two results may be equal by chance
 
     Rounding errors are small compared with the terms. If the terms cancel, the result does not show
     how large they are. Then one of two observations must show that it is rounding: moving the
@@ -51,18 +52,18 @@ def is_rounding(
     try:
         if most <= 0.01 * largest(nearby() - one):
             return True
-        pair = elsewhere()
+        first, *others = elsewhere()
     except Exception:  # whatever f raises, it was not asked about these inputs
         return False
 
     # f may compute in its own precision, whatever that of its inputs: then nothing excuses it.
-    if pair[0].dtype == one.dtype:
+    if first.dtype == one.dtype:
         return False
 
     # Differences by rounding are proportional to eps, those between random numbers do not depend on
     # it. The limit is halfway between the two ratios, on a logarithmic scale.
-    there = apart(*pair)
-    halfway = (eps / float(np.finfo(pair[0].dtype).eps)) ** 0.5
+    there = max(apart(first, again) for again in others)
+    halfway = (eps / float(np.finfo(first.dtype).eps)) ** 0.5
     return most <= halfway * there if halfway < 1 else there <= most / halfway
 
 

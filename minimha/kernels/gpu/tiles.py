@@ -308,8 +308,10 @@ def backward_query(
     end = numbers(stop, b, h, i, (M, 1))
     logs = numbers(lse, b, h, i, (M, 1)) * LOG2_E
 
-    weighted = rows(out, b, h, i, M, V).astype(lse.dtype) * dresult.astype(lse.dtype)
-    mean = ct.sum(weighted, axis=1, keepdims=True)
+    result = rows(out, b, h, i, M, V).astype(lse.dtype)
+    weighted = result * dresult.astype(lse.dtype)
+    # A query that sees no key has the result 0, and 0 · NaN must not reach the sink.
+    mean = ct.sum(ct.where(result == 0.0, 0.0, weighted), axis=1, keepdims=True)
     if has_dlse:
         mean = mean - numbers(dlse, b, h, i, (M, 1))
     ct.store(delta, (b, h, i), mean.reshape((1, 1, M)))

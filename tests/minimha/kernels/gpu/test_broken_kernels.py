@@ -101,6 +101,7 @@ BROKEN = [
     Broken("hidden NaN key by the slope of the softcap", "ds = ct.where(seen, ds, 0.0)", "ds = dcapped * slope"),
     Broken("hidden NaN query", "query = finite(query)", "pass"),
     Broken("hidden NaN dout", "dresult = finite(dresult)", "pass"),
+    Broken("NaN dout of a query without keys reaches the sink", "ct.where(result == 0.0, 0.0, weighted)", "weighted"),
     Broken("visible NaN dout lost", "weights + numbers(spoils, b, h, i, (1, M))", "weights"),
 ]  # fmt: skip
 UNDEFINED_ON_A_GPU = [
@@ -142,16 +143,20 @@ def cases():
     dense[3], dense[17] = False, False
     options = {"bias": rng.standard_normal((1, 4, 20, 35)), "sink": rng.standard_normal((1, 4))}
     of_head = np.arange(80) >= 20 * np.array([3, 2, 1, 0])[:, None, None]  # each sees other keys
+    with_options = drawn(
+        4, 20, 35, (4, 2), **options, softcap=1.5, mask=masks.dense(dense),
+        keep=rng.random((20, 35)) < 0.6, p=0.4,
+    )  # fmt: skip
+    dout_of_an_empty_row = with_options.dout.copy()
+    dout_of_an_empty_row[..., 3, :] = math.nan
     with_a_gap = np.broadcast_to(of_head, (4, 30, 80)) & (np.arange(80) != 70)
     return [
         drawn(2, 35, 20, (4, 2), lse=True),
         drawn(3, 37, 40, (4, 2), mask=masks.sliding_window(9, 3, offset=12)),
         drawn(9, 70, 90, (1, 1), mask=masks.sliding_window(40, 5, offset=30)),
         drawn(10, 30, 80, (4, 2), mask=masks.dense(with_a_gap[None])),
-        drawn(
-            4, 20, 35, (4, 2), **options, softcap=1.5, mask=masks.dense(dense),
-            keep=rng.random((20, 35)) < 0.6, p=0.4,
-        ),
+        with_options,
+        with_options._replace(dout=dout_of_an_empty_row),
         drawn(5, 5, 3, (1, 1), "float16"),
         drawn(8, 40, 20, (4, 2), keep=Draw(7, 0.4), p=0.4),
         drawn(6, 20, 20, (1, 1), mask=masks.causal(offset=-3)),
