@@ -1,8 +1,12 @@
 // Enough of CUDA to run a kernel on the CPU, one block after another. The threads of a block are
 // coroutines, and their warps take turns at random. A warp runs until all of its threads wait at a
 // barrier: at __syncthreads for all warps of the block, at a shuffle only for one another.
+//
+// A coroutine starts by setcontext and goes on by longjmp: swapcontext would make a system call each
+// time.
 
 #include <math.h>
+#include <setjmp.h>
 #include <string.h>
 #include <ucontext.h>
 
@@ -22,10 +26,11 @@ static struct { unsigned x; } threadIdx, blockIdx, blockDim, gridDim;
 
 namespace cpu {
 
-enum Barrier { START, SHUFFLE_SENT, SHUFFLE_RECEIVED, SYNCTHREADS, END };
+enum Barrier { BEGIN, PASSED, SHUFFLE_SENT, SHUFFLE_RECEIVED, SYNCTHREADS, END };
 
 struct Thread {
-    ucontext_t context;
+    ucontext_t start;
+    jmp_buf rest;
     std::vector<char> stack = std::vector<char>(1 << 16);
     Barrier waits_at;
     unsigned long long sent;
@@ -33,20 +38,30 @@ struct Thread {
 
 static std::vector<Thread> threads;
 static std::function<void()> kernel;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static std::mt19937 random(0);
 
 static void wait_at(Barrier barrier)
 {
     Thread& self = threads[threadIdx.x];
     self.waits_at = barrier;
-    swapcontext(&self.context, &scheduler);
+    if (!_setjmp(self.rest)) _longjmp(scheduler, 1);
 }
 
 static void body()
 {
     kernel();
     wait_at(END);
+}
+
+// Let a thread run to its next barrier.
+static void run_thread(Thread& thread)
+{
+    if (_setjmp(scheduler)) return;
+    if (thread.waits_at == BEGIN)
+        setcontext(&thread.start);
+    else
+        _longjmp(thread.rest, 1);
 }
 
 // Let all threads of a warp run to their next barrier.
@@ -57,7 +72,7 @@ static void run_warp(unsigned first)
     std::shuffle(order, order + 32, random);
     for (unsigned k : order) {
         threadIdx.x = k;
-        swapcontext(&scheduler, &threads[k].context);
+        run_thread(threads[k]);
     }
 }
 
@@ -65,11 +80,11 @@ static void run_warp(unsigned first)
 static const char* run_block()
 {
     for (Thread& thread : threads) {
-        getcontext(&thread.context);
-        thread.context.uc_stack.ss_sp = thread.stack.data();
-        thread.context.uc_stack.ss_size = thread.stack.size();
-        makecontext(&thread.context, body, 0);
-        thread.waits_at = START;
+        getcontext(&thread.start);
+        thread.start.uc_stack.ss_sp = thread.stack.data();
+        thread.start.uc_stack.ss_size = thread.stack.size();
+        makecontext(&thread.start, body, 0);
+        thread.waits_at = BEGIN;
     }
     while (true) {
         std::vector<unsigned> ready;
@@ -82,7 +97,7 @@ static const char* run_block()
         }
         if (together && threads[0].waits_at == END) return nullptr;
         if (together && threads[0].waits_at == SYNCTHREADS)
-            for (Thread& thread : threads) thread.waits_at = START;
+            for (Thread& thread : threads) thread.waits_at = PASSED;
         else if (ready.empty())
             return "the threads of a block wait at different barriers";
         else

@@ -18,6 +18,7 @@ import pytest
 import minimha as mh
 from minimha import functional, masks, nn, training
 from minimha.__main__ import main
+from minimha.kernels.gpu import cuda, norms
 from minimha_autograd import backend, ops
 
 B, H, G, T, D = 2, 4, 2, 6, 8
@@ -35,8 +36,12 @@ COMPILES = [SLOW, pytest.mark.skipif(WHY is not None, reason=str(WHY))]
 
 
 @pytest.fixture(params=["reference", pytest.param("auto", marks=COMPILES)])
-def traffic(request):
+def traffic(request, monkeypatch):
     """The counts, where operations run without kernels, and where kernels are compiled."""
+    # A CPU needs longer to start a thread of a kernel than to compute an entry.
+    monkeypatch.setattr(cuda, "BLOCKS", 3)
+    monkeypatch.setattr(cuda, "THREADS", 32)
+    monkeypatch.setattr(norms, "_BLOCKS", 3)
     with cupy_on_numpy.installed() as counts, mh.implementation(request.param):
         yield counts
 
