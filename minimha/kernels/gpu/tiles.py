@@ -14,10 +14,11 @@ computes directly.
     keep (B, H, T, S)       the pairs that dropout keeps; if `counted`, a seed and a threshold, from
                             which `kept` computes them
 
-The tiles of keys that a tile of queries sees are an edge, the middle, and another edge. In the
-middle every query sees every key, so there is nothing to hide. At the edges, pairs may be hidden.
-Their weight is 0, but 0 · NaN is NaN. So at an edge, entries that are NaN or infinite are replaced
-by 0, and an entry of the result to which a visible pair contributes such an entry is set to NaN.
+The tiles of keys that a tile of queries sees are an edge, the middle, and another edge. If an array
+has an entry for each pair (inside, bias or keep), all of them are edges. In the middle every query
+sees every key, so there is nothing to hide. At the edges, pairs may be hidden. Their weight is 0,
+but 0 · NaN is NaN. So at an edge, entries that are NaN or infinite are replaced by 0, and an entry
+of the result to which a visible pair contributes such an entry is set to NaN.
 The loops have no branch that depends on the contents of these arrays: with such a branch, the next
 tile would not be loaded while this one is multiplied.
 
@@ -246,7 +247,7 @@ def forward(
         peak = ct.maximum(peak, ct.load(sink, (b, h), (1, 1)).astype(lse.dtype) * LOG2_E)
         total = ct.where(peak > -math.inf, 1.0, total)
 
-    only_edges = masked or biased
+    only_edges = masked or biased or (dropped and not counted)
     tiles = tiles_of_keys(begin, end, i, q.shape[2], k.shape[2], M, N, only_edges)
     for edge in ct.static_iter((True,) if only_edges else (True, False)):
         for n in range(count(tiles, edge)):
@@ -319,7 +320,7 @@ def backward_query(
 
     zero = ct.full((M, N), 0.0, lse.dtype)
     acc = ct.full((M, D), 0.0, lse.dtype)
-    only_edges = masked or biased
+    only_edges = masked or biased or (dropped and not counted)
     tiles = tiles_of_keys(begin, end, i, q.shape[2], k.shape[2], M, N, only_edges)
     for edge in ct.static_iter((True,) if only_edges else (True, False)):
         for n in range(count(tiles, edge)):
@@ -372,7 +373,7 @@ def backward_key(
     zero = ct.full((N, M), 0.0, lse.dtype)
     dkey = ct.full((N, D), 0.0, lse.dtype)
     dvalue = ct.full((N, V), 0.0, lse.dtype)
-    only_edges = masked or biased
+    only_edges = masked or biased or (dropped and not counted)
     for h in range(g * group, (g + 1) * group):
         tiles = tiles_of_queries(seeing, b, h, j, only_edges)
         for edge in ct.static_iter((True,) if only_edges else (True, False)):

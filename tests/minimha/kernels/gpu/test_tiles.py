@@ -84,7 +84,8 @@ def test_a_draw_is_the_same_in_the_kernels_and_as_an_array(rng):
     (out, _, _), pull = IMPLEMENTATIONS["simulated"].function(x, (True,) * 3 + (False,) * 4)
     counted = out, *pull(case.dout, None, None)
     for x, y in zip(counted, simulated(case.but(keep=keep, dropout=0.3)), strict=True):
-        assert (x is y is None) or np.array_equal(x, y)
+        # An array of pairs makes all tiles edges, so sums are in another order.
+        assert (x is y is None) or np.allclose(x, y, rtol=1e-12, atol=1e-12)
 
 
 def test_a_draw_keeps_each_pair_independently():
