@@ -57,7 +57,7 @@ TILES = {
     ("forward", 4, 128): TileSizes((64, 32), (64, 32), (32, 32)),
     ("backward_query", 2, 64): TileSizes((128, 64), (64, 64), (64, 64)),  # 0.77 ms
     ("backward_query", 2, 128): TileSizes((128, 64), (64, 64), (64, 32)),  # 1.16 ms
-    ("backward_query", 2, 256): TileSizes((128, 32), (32, 32), (32, 32)),
+    ("backward_query", 2, 256): TileSizes((128, 32), (128, 32), (32, 32)),
     ("backward_query", 4, 64): TileSizes((64, 32), (64, 32), (64, 16)),
     ("backward_query", 4, 128): TileSizes((64, 16), (64, 16), (32, 32)),
     ("backward_key", 2, 64): TileSizes((64, 128), (64, 128), (32, 64)),  # 1.18 ms
