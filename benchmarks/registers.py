@@ -65,8 +65,8 @@ How the sizes were chosen, in `tiled.TILES`:
 
 For few queries, and with a mask given as an array, a bias, a softcap or dropout, tiles are smaller.
 Those sizes are in the table too, but compiled without these options. For heads of width 64 and 128
-in float16, bfloat16 and float32, and T = 200 and 1024, we compiled all 1,728 kernels that calls with
-any of these options, or with a sink, launch on 9.0. More than 100 bytes spill in 48 of them:
+in float16, bfloat16 and float32, and T = 200 and 1024, we compiled all 1,728 kernels that calls
+with any of these options, or with a sink, launch on 9.0. More than 100 bytes spill in 48 of them:
 
 - in float32 with an array of pairs: up to 144 in `backward_query` with D = 128, and up to 112 in
   `backward_key` with D = 64 (we tried eight and seven other sizes, which spill more)
