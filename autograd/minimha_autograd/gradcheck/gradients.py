@@ -192,19 +192,23 @@ class Gradients:
                 off = abs(other + 4 * dx).max(initial=0.0)
                 allowed = np.sqrt(np.finfo(dx.dtype).eps) * largest(dx)
                 same = largest(other - dx) <= allowed
+            size = self._terms_of(k, dx)
             nearby = partial(self._gradient_nearby, k)
             elsewhere = partial(self._gradients_elsewhere, k, factors=SCALED)
-            if off <= allowed or is_rounding(
-                dx, other / -4, self._terms_of(k, dx), nearby, elsewhere
-            ):
+            if off <= allowed or is_rounding(dx, other / -4, size, nearby, elsewhere):
                 continue
-            self.not_linear[self.function.names[k]] = (
-                "is the same whatever the cotangent is: the pullback has to multiply by its "
-                "argument, the gradient of the result"
-                if same
-                else "is not −4 times what it was for −4 times the cotangent: a pullback is linear "
-                "in its argument. Does it look at its sign or size?"
-            )
+
+            name = self.function.names[k]
+            if same:
+                self.not_linear[name] = (
+                    "is the same whatever the cotangent is: the pullback has to multiply by its "
+                    "argument, the gradient of the result"
+                )
+            else:
+                self.not_linear[name] = (
+                    "is not −4 times what it was for −4 times the cotangent: a pullback is linear "
+                    "in its argument. Does it look at its sign or size?"
+                )
 
     def _sorted(self, returned: Any, hosts: Arrays) -> tuple[Arrays, dict[str, np.ndarray]]:
         """What a pullback returned, on the host: by the number of the input, zeros where nothing

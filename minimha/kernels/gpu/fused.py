@@ -74,10 +74,11 @@ def backward(
 
 def _launch(name: str, scores: Array, *arguments: Any) -> None:
     """Run a kernel on all rows; the number of keys is its last argument."""
-    rows, s = math.prod(scores.shape[:-1]), scores.shape[-1]
+    s = scores.shape[-1]
+    rows = math.prod(scores.shape[:-1])
+    blocks = min(rows, _BLOCKS)
     threads = min(_THREADS, -(-s // 32) * 32)  # whole warps
-    kernel = cuda.kernel(SOURCE, name, scores.dtype)
-    kernel((min(rows, _BLOCKS),), (threads,), (scores, *arguments))
+    cuda.launch(SOURCE, name, scores.dtype, blocks, threads, scores, *arguments)
 
 
 def _hides(x: Arguments) -> bool:
