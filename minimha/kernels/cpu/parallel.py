@@ -82,6 +82,9 @@ class _Pool:
         if self.board[AWAKE] >= helpers:
             return
         with self.lock:
+            # While Numba compiles, it sets the filters of warnings, which all threads share: a
+            # helper that compiled would set back those of any code that runs beside it.
+            _serve.compile(_SERVED)
             while self.size < helpers:
                 threading.Thread(target=self._help, name="minimha", daemon=True).start()
                 self.size += 1
@@ -177,6 +180,10 @@ def _for_chunk(kernel, arguments):
     well = [builder.icmp_signed("==", code, n) for n in (RETCODE_OK, RETCODE_NONE)]
     builder.ret(builder.select(builder.or_(*well), _CODE(0), _CODE(1)))
     return function
+
+
+_SERVED = types.int64[::1], types.uint8[::1]
+"""The types of `_serve`'s arguments."""
 
 
 @kernel

@@ -154,3 +154,17 @@ def test_threads_start_when_needed_and_end_with_the_interpreter():
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "1 100 4\nlate 100\n"
+
+
+@pytest.mark.parametrize("cached", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_helpers_do_not_compile(cached, tmp_path):
+    """Numba sets the filters of warnings while it compiles, and all threads share them."""
+    code = """
+from minimha.kernels.cpu import parallel
+parallel.whole(100, 10)
+print(len(parallel._serve.signatures))
+"""
+    places = {} if cached else {"NUMBA_CACHE_DIR": str(tmp_path)}
+    settings = {**os.environ, **places, "MINIMHA_NUM_THREADS": "4"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=settings)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
