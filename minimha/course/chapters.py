@@ -35,7 +35,7 @@ CHAPTERS = {
         Chapter(5, "attention", "Attention", 85),
         Chapter(6, "masks", "Masks, and where NaN comes from", 85),
         Chapter(7, "multi-head", "Many heads", 115),
-        Chapter(8, "positions", "Positions", 120),
+        Chapter(8, "positions", "Positions", 125),
         Chapter(9, "training", "Training a transformer", 115),
         Chapter(10, "debugging", "Debugging: when it does not learn", 105),
         Chapter(11, "speed", "Speed, and where the time goes", 140),
