@@ -74,3 +74,56 @@ def test_splitting_and_swapping_axes_copies_nothing():
     y = np.ones((5, 36))
     for part in (y, *np.split(y, 3, axis=-1)):
         assert np.shares_memory(y, part.reshape(5, 4, -1).swapaxes(0, 1))
+
+
+def test_a_linear_map_treats_each_token_separately():
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-9, 9, (5, 12)), rng.integers(-9, 9, (12, 4))
+    changed = x.copy()
+    changed[-1] += 1
+    assert np.array_equal((changed @ w)[:-1], (x @ w)[:-1])
+
+
+def test_how_much_weight_a_score_10_above_the_others_gets_depends_on_their_number():
+    def weight(keys):
+        return softmax(np.array([10.0, *[0.0] * (keys - 1)]))[0]
+
+    assert weight(16) > 0.999
+    assert weight(22_000) == pytest.approx(0.5, abs=0.001)
+
+
+def test_a_head_that_looks_for_two_kinds_of_keys_returns_one_mixture():
+    keys = 20 * np.eye(3)
+    query = keys[0] + keys[1]
+    weights = softmax(keys @ query)
+    np.testing.assert_allclose(weights, [0.5, 0.5, 0], atol=1e-12)
+    _, both = mh.scaled_dot_product_attention(query[None], keys, keys, return_weights=True)
+    np.testing.assert_allclose(both[0], [0.5, 0.5, 0], atol=1e-12)
+
+
+def test_clearing_padding_prevents_what_its_nan_would_do():
+    rng = np.random.default_rng(0)
+    valid = np.arange(4) < np.array([[4], [2]])  # (B, T)
+    x = np.where(valid[..., None], rng.standard_normal((2, 4, 6)), np.nan)
+    layer = mh.MultiHeadAttention(6, 2, dtype="float64")
+    dout = np.where(valid[..., None], rng.standard_normal(x.shape), 0.0)
+
+    finite = []
+    for tokens in (x, np.where(valid[..., None], x, 0.0)):
+        for p in layer.parameters():
+            p.grad = None
+        layer(mh.Tensor(tokens), mask=mh.masks.keys(valid)).backward(dout)
+        finite.append(all(np.isfinite(p.grad).all() for p in layer.parameters()))
+    assert finite == [False, True]
+
+
+def test_the_padding_mask_has_one_row_for_all_heads_and_queries():
+    assert mh.masks.padding([3, 1]).array((2, 3, 4, 5)).shape == (2, 1, 1, 5)
+
+
+def test_the_package_computes_float16_scores_that_would_overflow():
+    query, key = np.full((1, 128), 30, "float16"), np.full((2, 128), 30, "float16")
+    with np.errstate(over="ignore"):
+        assert np.isinf(query @ key.mT).all()
+    _, weights = mh.scaled_dot_product_attention(query, key, key, return_weights=True)
+    np.testing.assert_allclose(weights, [[0.5, 0.5]])
