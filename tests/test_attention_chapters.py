@@ -127,3 +127,61 @@ def test_the_package_computes_float16_scores_that_would_overflow():
         assert np.isinf(query @ key.mT).all()
     _, weights = mh.scaled_dot_product_attention(query, key, key, return_weights=True)
     np.testing.assert_allclose(weights, [[0.5, 0.5]])
+
+
+def test_a_query_that_sees_nothing_passes_a_gradient_on_through_lse_of_a_sink_alone():
+    rng = np.random.default_rng(0)
+    q, k, v = (mh.Tensor(rng.standard_normal((1, 2, 3)), requires_grad=True) for _ in range(3))
+    sink = mh.Tensor(np.array([0.3]), requires_grad=True)
+    nothing = mh.masks.dense(np.zeros((2, 2), dtype=bool))
+    out, lse = mh.scaled_dot_product_attention(q, k, v, nothing, sink=sink, return_lse=True)
+    assert (out.data == 0).all()
+    assert (lse.data == 0.3).all()
+    out.backward(np.ones(out.shape))
+    assert all((leaf.grad == 0).all() for leaf in (q, k, v, sink))
+    _, lse = mh.scaled_dot_product_attention(q, k, v, nothing, sink=sink, return_lse=True)
+    lse.backward(np.ones(lse.shape))
+    assert sink.grad == 2.0  # one for each query
+
+
+@pytest.mark.parametrize(
+    ("settings", "zero"),
+    [
+        ({}, True),
+        ({"num_kv_heads": 2}, True),
+        ({"rope": mh.positions.Rope()}, False),
+        ({"qk_norm": True}, False),
+        ({"sink": True}, False),
+        ({"softcap": 3.0}, False),
+    ],
+    ids=["plain", "grouped", "rope", "qk_norm", "sink", "softcap"],
+)
+def test_the_bias_of_keys_has_no_gradient_unless_an_option_feels_it(settings, zero):
+    rng = np.random.default_rng(0)
+    layer = mh.MultiHeadAttention(16, 4, dtype="float64", **settings)
+    for p in layer.parameters():
+        p.data = rng.standard_normal(p.shape)
+    y = layer(rng.standard_normal((2, 5, 16)), mask=mh.masks.causal())
+    y.backward(rng.standard_normal(y.shape))
+    size = abs(layer.b_k.grad).max() / abs(layer.b_q.grad).max()
+    assert size < 1e-12 if zero else size > 1e-3
+
+
+@pytest.mark.parametrize(("beta", "grows"), [(0.1, False), (1.9, False), (2.0, False), (2.1, True)])
+def test_the_delta_rule_keeps_old_content_bounded_if_beta_times_the_squared_key_is_below_2(
+    beta, grows
+):
+    rng = np.random.default_rng(0)
+    key = 3 * rng.standard_normal((200, 4))
+    beta = beta / (key**2).sum(axis=-1)  # β‖k‖² is the number above
+    value, start = np.zeros((200, 2)), rng.standard_normal((4, 2))
+    _, state = mh.gated_delta_rule(key, key, value, beta, state=start, form="recurrent")
+    growth = np.linalg.norm(state) / np.linalg.norm(start)
+    assert growth > 2 if grows else growth < 1 + 1e-12
+
+
+def test_a_linear_state_returns_values_of_orthogonal_keys_exactly_only_without_decay():
+    keys, values = np.eye(3), np.arange(6.0).reshape(3, 2)
+    for log_decay, exact in ((None, True), (np.full(3, -0.1), False)):
+        _, state = mh.linear_attention(keys, keys, values, log_decay)
+        assert np.array_equal(keys @ state, values) is exact

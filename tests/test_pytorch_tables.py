@@ -1,4 +1,4 @@
-"""The tables "NumPy and PyTorch" of chapters 04 to 06, run in PyTorch."""
+"""What chapters 04 to 06 and docs/attention.md state about PyTorch, run in PyTorch."""
 
 import numpy as np
 import pytest
@@ -126,3 +126,10 @@ def test_the_layer_ignores_keys_where_its_padding_mask_is_true(rng):
     changed[1, 2:] += 1.0
     before, after = (layer(q, key, v, key_padding_mask=padding)[0] for key in (k, changed))
     assert torch.equal(before, after)
+
+
+def test_flex_attention_has_no_backward_pass_on_a_cpu():
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    leaves = [torch.ones(1, 1, 16, 16, requires_grad=True) for _ in range(3)]
+    with pytest.raises(NotImplementedError, match="does not support backward on CPU"):
+        flex.flex_attention(*leaves, score_mod=lambda score, b, h, i, j: 2 * score).sum().backward()
