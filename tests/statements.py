@@ -16,6 +16,7 @@ cell      a part of a code cell of this page, or "cell 05: ..." of chapter 05
 test      path::name
 code      path: a part of that file, where the page says what the code does
 measured  path: a part of the page that a benchmark wrote
+command   a command that measures it, and the year of the last run
 source    a work with its year, or a library's page with its version
 sum       a line of arithmetic that is true
 choice    nothing to prove: a definition, an example, an exercise, an instruction, a name or a plan
@@ -195,7 +196,7 @@ def _part(page, kind, proof):
     return bool(part) and file.is_file() and part.strip() in file.read_text("utf-8")
 
 
-def _source(page, kind, proof):
+def _source(page, kind, proof):  # a year or a version
     return bool(re.search(r"\b(19|20)\d\d\b|\b\d+\.\d+", proof))
 
 
@@ -212,6 +213,7 @@ PROOFS = {
     "test": _test,
     "code": _part,
     "measured": _part,
+    "command": _source,
     "source": _source,
     "sum": _sum,
     "choice": _choice,
