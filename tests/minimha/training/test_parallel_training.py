@@ -90,6 +90,16 @@ def test_b_k_has_no_effect_unless_there_are_rotary_positions_or_qk_norm(settings
     assert (abs(made(TOKENS[None, :11]).data - before).max() > 1e-6) == effect
 
 
+@pytest.mark.thorough
+def test_a_long_run_at_a_high_learning_rate_amplifies_rounding():
+    steps = 300
+    expected = list(Training(model(), TOKENS, steps=steps, **SETTINGS))
+    found = run(lambda comm: list(shared(comm, "data", steps)), 2)[0]
+    off = abs(np.array(found) - expected)
+    assert off[:50].max() < 1e-12
+    assert off.max() > 1e-9
+
+
 @every_way
 def test_ranks_train_in_every_array_library(way, library):
     def work(comm):
