@@ -186,7 +186,7 @@ def test_attention_is_not_rounded_if_it_has_a_bias_or_a_sink_or_returns_lse(
 
 
 def test_on_a_cpu_it_is_refused_in_one_line(tmp_path, capsys):
-    with pytest.raises(ValueError, match=r"^precision='bfloat16' needs a GPU: a CPU .*$"):
+    with pytest.raises(ValueError, match=r"^precision='bfloat16' needs a GPU: on a CPU, .*$"):
         run("bfloat16", made=model("numpy"))
     folder = tmp_path / "run"
     options = "--layers", "1", "--heads", "1", "--width", "8", "--context", "8", "--steps", "1"
