@@ -78,6 +78,56 @@ def test_the_weights_of_a_new_layer_of_this_width_are_about_ten_times_those_of_a
     assert own / gpt == pytest.approx(10, rel=0.15)
 
 
+def test_an_untrained_model_is_far_below_log_v_only_if_it_sees_the_target(chapter):
+    """Here its table of embeddings is tied to the output, and the targets are not shifted."""
+    V, SIZES = chapter["V"], chapter["SIZES"]
+    inputs, targets = chapter["batch"](64)
+    for seed in range(5):
+        model = mh.GPT(V, **SIZES, tie=True, rng=seed)
+        for factor in (1, 10, 40):
+            table = model.tokens.table
+            table.data, before = factor * table.data, table.data
+            logits = model(inputs)
+            assert mh.functional.cross_entropy(logits, targets).item() > np.log(V) - 0.05
+            unshifted = mh.functional.cross_entropy(logits, inputs).item()
+            assert factor == 1 or unshifted < np.log(V) - 0.5
+            table.data = before
+
+
+def entropy(P):
+    return -(P * np.log(np.where(P > 0, P, 1))).sum(axis=-1)
+
+
+def test_the_entropy_of_n_keys_is_largest_for_equal_weights_and_0_for_one_key(rng):
+    for n in range(1, 9):
+        P = mh.functional.softmax(5 * rng.standard_normal((1000, n)))
+        assert entropy(P).min() >= 0
+        assert entropy(P).max() <= np.log(n) + 1e-12
+        assert entropy(np.full(n, 1 / n)) == pytest.approx(np.log(n))
+        assert entropy(np.eye(n)[0]) == 0
+
+
+def test_rounding_makes_tiny_numbers_of_a_gradient_of_zero(chapter):
+    model = mh.GPT(chapter["V"], **chapter["SIZES"])
+    inputs, targets = chapter["batch"]()
+    mh.functional.cross_entropy(model(inputs), targets).backward()
+    for block in model.blocks:
+        assert 0 < abs(block.attention.b_k.grad).max() < 1e-6 * abs(block.attention.b_v.grad).max()
+
+
+@pytest.mark.parametrize("operation", ["log", "sqrt"])
+def test_the_gradients_of_log_and_root_at_0_are_infinite_and_give_nan_behind_a_product_with_0(
+    operation,
+):
+    x = mh.Tensor([0.0], requires_grad=True)
+    with np.errstate(all="ignore"):
+        getattr(mh.ops, operation)(x).backward()
+        assert np.isinf(x.grad).all()
+        x.grad = None
+        (getattr(mh.ops, operation)(x) * 0).backward()
+    assert np.isnan(x.grad).all()
+
+
 def test_a_saturated_softmax_passes_no_gradient_to_the_scores(rng):
     scores = mh.Tensor(np.array([[0.0, 2000.0, 0.0], [0.0, 1.0, 0.0]]), requires_grad=True)
     mh.functional.softmax(scores).backward(rng.standard_normal((2, 3)))
