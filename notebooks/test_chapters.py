@@ -134,6 +134,8 @@ TWO_TOKENS = {  # worked by hand in the text
     ],
     "13_many_machines": [
         "to train the model: 112 GB\nkeys and values of the layer: 33 GB",
+        "2 ranks: each sends 9,600 bytes in 2 messages; exercise 1: 9,600\n"
+        "3 ranks: each sends 12,800 bytes in 4 messages; exercise 1: 19,200",
         "[array([8.]), array([8.])]",
         "shares               dw  5.0 and  5.0   dx 10.0 and 15.0",
         "the whole loss       dw  5.0 and  5.0   dx 25.0 and 25.0",
@@ -143,7 +145,11 @@ TWO_TOKENS = {  # worked by hand in the text
         "merged: out 7.0000, e^lse 4.0000",
         "zigzag True   shares of the pairs: 25%, 25%, 25%, 25%",
         "4 ranks  ulysses  formula   1920   counted  1920",
+        "loss not divided by the number of ranks    first loss the same         second loss off by +",
+        "gradient of own weights summed             first loss the same         second loss off by -",
         "mistakes that change the first loss: no guess, the result 1",
+        "gradients times 1: after three steps, p is 0.796912",
+        "gradients times 2: after three steps, p is 0.796912",
     ],
     "14_real_models": [
         "weights [0.25 0.75] out [5.]",
