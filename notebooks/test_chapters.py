@@ -86,6 +86,10 @@ TWO_TOKENS = {  # worked by hand in the text
         "tied = input + output: True",
         "momentum p = 1, then 0.6 -0.16\nAdam     p = 1, then 0.9 0.8\n",
         "AdamW    p = 1, then 0.89 0.7811",
+        "g = 0.004: Adam's first step moves p by 0.1000\n"
+        "g = 1e-08: Adam's first step moves p by 0.0500\n"
+        "g = 1e-10: Adam's first step moves p by 0.0010\n"
+        "g = 0: Adam's first step moves p by 0.0000\n",
         "τ = 0.5: [0.9 0.1]",
         "causal mask: earlier rows change by 0.00%",
         "the same losses, bit for bit: True\nthe same weights: True",
