@@ -136,7 +136,10 @@ TWO_TOKENS = {  # worked by hand in the text
     "14_real_models": [
         "weights [0.25 0.75] out [5.]",
         "keys from the token itself                     the same token wins for   0%",
-        "eigenvalues [1. 1.] copying score 1\neigenvalues [-1.  1.] copying score 0",
+        "without any rule 4.85, all tokens of the text equally likely 2.69",
+        "eigenvalues [-1.  1.] copying score 0, tokens that raise themselves most: 0\n"
+        "eigenvalues [1. 1.] copying score 1, tokens that raise themselves most: 1",
+        "after 1 layers, right in the second half: 1%\n",
         "nothing off: 100%",
         "no folder given: this is the model of this chapter, saved and loaded again",
     ],
