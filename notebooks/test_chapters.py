@@ -154,7 +154,10 @@ TWO_TOKENS = {  # worked by hand in the text
     "14_real_models": [
         "weights [0.25 0.75] out [5.]",
         "keys from the token itself                     the same token wins for   0%",
-        "eigenvalues [1. 1.] copying score 1\neigenvalues [-1.  1.] copying score 0",
+        "without any rule 4.85, all tokens of the text equally likely 2.69",
+        "eigenvalues [-1.  1.] copying score 0, tokens that raise themselves most: 0\n"
+        "eigenvalues [1. 1.] copying score 1, tokens that raise themselves most: 1",
+        "after 1 layers, right in the second half: 1%\n",
         "nothing off: 100%",
         "no folder given: this is the model of this chapter, saved and loaded again",
     ],
@@ -164,6 +167,9 @@ TWO_TOKENS = {  # worked by hand in the text
         "window of 1      [8. 4.]\nwindow and sink  [8. 6.]",
         "cache = mask: True  held at most: 5",
         "positions that reach the last output: no guess, the result 10",
+        "linear attention: [10.4] [8.8]   delta rule: [7.52] [4.]",
+        "β‖k‖² = 2: error 0.8 after 40 writes\nβ‖k‖² = 2.1: error 36 after 40 writes",
+        "32 orthogonal keys recalled exactly, linear attention and delta rule: [True, True]",
         "u [ 8.  -0.8]  dv [-0.6  1. ]  dbeta [-4.8 -0.8]",
         "does evicting too early change the output: no guess, the result False, True",
     ],
