@@ -1,7 +1,9 @@
 """Facts that chapters 01 and 02 and the page on the engine state and do not show."""
 
 import ast
+import itertools
 import re
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -63,8 +65,6 @@ def test_the_engine_of_the_chapter_has_at_most_40_lines():
 
 def test_python_allows_a_thousand_nested_calls():
     code = "import sys; print(sys.getrecursionlimit())"
-    import subprocess
-
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
     assert int(shown) == 1000
 
@@ -96,6 +96,34 @@ def test_the_page_lists_every_operation_of_the_engine():
     listed = set(re.findall(r"\b[a-z]\w*\b", " ".join(re.findall(r"`([^`]*)`", table))))
     missing = {*mh.ops.__all__} - listed
     assert missing == {"getitem"}  # x[…]
+
+
+def test_operations_refuse_arrays_of_different_float_types():
+    pairs = itertools.permutations(("float16", "float32", "float64"), 2)
+    of_two = [mh.ops.add, mh.ops.multiply, mh.ops.matmul, mh.ops.maximum, mh.ops.outer, joined]
+    for (a, b), operation in itertools.product(pairs, of_two):
+        x, y = (mh.Tensor(np.ones(3, dtype), requires_grad=True) for dtype in (a, b))
+        with pytest.raises(TypeError, match="converted silently"):
+            operation(x, y)
+
+
+def joined(x, y):
+    return mh.ops.concat([x, y])
+
+
+def test_a_block_in_a_generator_of_torch_stays_open_for_the_caller():
+    torch = pytest.importorskip("torch")
+
+    def numbers():
+        with torch.no_grad():
+            yield 1
+
+    generator = numbers()
+    assert torch.is_grad_enabled()
+    next(generator)
+    assert not torch.is_grad_enabled()
+    generator.close()
+    assert torch.is_grad_enabled()
 
 
 def test_the_bits_of_16_bit_floats():
