@@ -31,7 +31,7 @@ CHAPTERS = {
         Chapter(1, "arrays", "Arrays, shapes, broadcasting", 70),
         Chapter(2, "autograd", "An engine in 40 lines", 100),
         Chapter(3, "gradient-checks", "Checking gradients", 85),
-        Chapter(4, "projections", "Queries, keys and values: one matmul or many", 85),
+        Chapter(4, "projections", "Queries, keys and values: one matmul or many", 90),
         Chapter(5, "attention", "Attention", 85),
         Chapter(6, "masks", "Masks, and where NaN comes from", 85),
         Chapter(7, "multi-head", "Many heads", 105),
