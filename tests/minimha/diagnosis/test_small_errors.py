@@ -11,11 +11,12 @@ from minimha.diagnosis.learning.probe import Probe
 MODELS = 14
 
 
-def found(damage, offset=None):
+def found(damage, offset=None, scale=1.0):
     """In how many models a damaged gradient of the embedded tokens is found.
 
     damage  a function of the gradient (B, T, M)
     offset  a constant of float32, with which the model cannot run in float64
+    scale   of the embedded tokens, and so of this gradient
     """
 
     @mh.operation
@@ -23,7 +24,7 @@ def found(damage, offset=None):
         return 1 * x, lambda dy: (damage(dy),)
 
     def embed(self, tokens):
-        x = damaged(self.tokens(tokens)) + self.places(np.arange(tokens.shape[1]))
+        x = damaged(scale * self.tokens(tokens)) + self.places(np.arange(tokens.shape[1]))
         return x if offset is None else x + offset
 
     count = 0
@@ -43,6 +44,11 @@ def test_errors_of_1e4_are_found_and_of_1e6_are_hardly_ever_found():
     assert found(times(1 + 1e-4)) == MODELS
     assert found(times(1 + 1e-5)) > MODELS / 2
     assert found(times(1 + 1e-6)) <= 1
+
+
+def test_errors_of_a_small_gradient_count_by_a_thousandth_of_the_largest():
+    assert found(times(1.1), scale=1e-6) == MODELS
+    assert found(times(1.001), scale=1e-6) <= 1
 
 
 def test_in_float32_errors_of_30_percent_are_often_missed_and_of_100_percent_sometimes():

@@ -124,6 +124,28 @@ def test_torch_s_learned_key_and_value_are_refused_with_all_other_faults(rng):
         assert part in str(failure.value)
 
 
+def test_the_weights_do_not_show_whether_zeros_are_added_to_the_keys(rng):
+    plain, added = (layer(rng, add_zero_attn=zeros) for zeros in (False, True))
+    added.load_state_dict(plain.state_dict())
+    x = torch.tensor(rng.standard_normal((B, T, M)))
+    assert not torch.allclose(plain(x, x, x)[0], added(x, x, x)[0])
+
+
+def test_torch_puts_positions_first_and_returns_the_mean_of_the_heads(rng):
+    theirs = layer(rng)
+    first = torch.nn.MultiheadAttention(M, H, dtype=torch.float64)
+    mha = interchange.from_torch(theirs.state_dict(), H)
+    weights = interchange.to_torch(mha)
+    first.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
+    x = torch.tensor(rng.standard_normal((B, T, M)))
+    y, mean = theirs(x, x, x)
+    z, _ = first(x.transpose(0, 1), x.transpose(0, 1), x.transpose(0, 1))
+    torch.testing.assert_close(z.transpose(0, 1), y)
+    _, each = theirs(x, x, x, average_attn_weights=False)
+    assert each.shape == (B, H, T, T)
+    torch.testing.assert_close(each.mean(1), mean)
+
+
 def test_a_layer_on_torch_tensors_exports_and_imports_its_weights():
     mha = mh.MultiHeadAttention(M, H, form="per-head", rng=1)
     before, theirs = interchange.state(mha), interchange.to_torch(mha)
