@@ -53,22 +53,30 @@ TWO_TOKENS = {  # worked by hand in the text
     ],
     "07_multi_head": [
         "merged\n [[7. 5.]\n [6. 6.]]",
+        "a = 8, b = 4\ntwo heads\n [[8. 4.]\n [4. 8.]]\n"
+        "head 0 with wider values\n [[ 8.          4.        ]\n [ 2.66666667 12.        ]]",
         "out\n [[8. 4.]\n [6. 6.]]",
         "[1.125 0.375]",
         "[[ 1.125 -0.125]\n [ 0.375 -0.375]]",
         "summed over the heads [1. 0.]",
         "two heads: left letter correct in 100%, right letter in 100%",
+        "first  term: rows outside the columns of W^K   0%, columns outside those of W^Q  85%\n"
+        "second term: rows outside the columns of W^K  81%, columns outside those of W^Q   0%",
     ],
     "08_positions": [
         "in order\n [[7.]\n [6.]]\nswapped\n [[6.]\n [7.]]",
         "n = 32: mean |cos| 0.10, positions recovered with error 0%\n"
         "n = 33: mean |cos| 0.10, positions recovered with error 7%",
+        "M = 2: error 0%, A =\n[[0. 0.]\n [0. 1.]]",
+        "63 tokens, 2 positions: recovered with error 0%\n"
+        "64 tokens, 2 positions: recovered with error 1%",
         "dot products\n [[1.   0.54]\n [0.54 1.  ]]",
         "periods from 6.3 to 35,333 positions",
         "weights\n [[0.75 0.25]\n [0.25 0.75]]\nout\n [[7.]\n [5.]]",
         "rotated back: dq of token 2   [-0.75 -0.75]",
         "out [7. 5.]",
         "offset 1: visible [[1 1]] out [6.]\noffset 0: visible [[1 0]] out [8.]",
+        "right at positions [0]",
         "learned     in pieces = whole: False\nsinusoidal  in pieces = whole: True\n",
         "halves, W^Q and W^K:     100%",
     ],
@@ -122,6 +130,8 @@ TWO_TOKENS = {  # worked by hand in the text
     ],
     "13_many_machines": [
         "to train the model: 112 GB\nkeys and values of the layer: 33 GB",
+        "2 ranks: each sends 9,600 bytes in 2 messages; exercise 1: 9,600\n"
+        "3 ranks: each sends 12,800 bytes in 4 messages; exercise 1: 19,200",
         "[array([8.]), array([8.])]",
         "shares               dw  5.0 and  5.0   dx 10.0 and 15.0",
         "the whole loss       dw  5.0 and  5.0   dx 25.0 and 25.0",
@@ -131,7 +141,11 @@ TWO_TOKENS = {  # worked by hand in the text
         "merged: out 7.0000, e^lse 4.0000",
         "zigzag True   shares of the pairs: 25%, 25%, 25%, 25%",
         "4 ranks  ulysses  formula   1920   counted  1920",
+        "loss not divided by the number of ranks    first loss the same         second loss off by +",
+        "gradient of own weights summed             first loss the same         second loss off by -",
         "mistakes that change the first loss: no guess, the result 1",
+        "gradients times 1: after three steps, p is 0.796912",
+        "gradients times 2: after three steps, p is 0.796912",
     ],
     "14_real_models": [
         "weights [0.25 0.75] out [5.]",
