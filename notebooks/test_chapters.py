@@ -96,6 +96,8 @@ TWO_TOKENS = {  # worked by hand in the text
     "11_speed": [
         "score 1.0986: shrink 0.3333 peak 1.0986 total 1.3333 acc 9.3333\nout 7.0",
         "score 0.0000: shrink 1.0000 peak 1.0986 total 1.3333 acc 9.3333\nout 7.0",
+        "new subtracted: total nan\n0 subtracted:   total 0.0   acc / total nan\n",
+        "peak + ln total -inf",
         f"flops         {1073.742:13}{1073.742:13}",
         f"moved         {205.521:13}{205.718:13}",
         f"kept          {16.777:13}{16.777:13}",
