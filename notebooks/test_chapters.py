@@ -111,6 +111,7 @@ TWO_TOKENS = {  # worked by hand in the text
         "running_sum   a block loads what another block stored",
         "column_means  no error, but y[2] is [nan nan]",
         "errors reported: no guess, the result 4",
+        "column_means  with two tokens and one block right: True",
         "peak   [1.0986 0.    ]\ntotal  [1.3333 2.    ]\nacc    [ 9.3333 12.    ]\nout [7. 6.]",
         "hidden scores: no guess, the result 28",
         "128 queries, 128 keys, D =  64:  24576 registers, may fit",
@@ -121,6 +122,8 @@ TWO_TOKENS = {  # worked by hand in the text
         "last tile of keys left out           right                         off by",
         "edge tiles counted as middle         right                         off by",
         "mistakes that pass the first test: no guess, the result 3",
+        "16 queries, 16 keys: right right right right right right",
+        "8 × 128: 54% of the activations belong to the perceptrons\n4 × 256: 48% of",
     ],
     "13_many_machines": [
         "to train the model: 112 GB\nkeys and values of the layer: 33 GB",
