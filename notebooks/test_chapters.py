@@ -53,22 +53,30 @@ TWO_TOKENS = {  # worked by hand in the text
     ],
     "07_multi_head": [
         "merged\n [[7. 5.]\n [6. 6.]]",
+        "a = 8, b = 4\ntwo heads\n [[8. 4.]\n [4. 8.]]\n"
+        "head 0 with wider values\n [[ 8.          4.        ]\n [ 2.66666667 12.        ]]",
         "out\n [[8. 4.]\n [6. 6.]]",
         "[1.125 0.375]",
         "[[ 1.125 -0.125]\n [ 0.375 -0.375]]",
         "summed over the heads [1. 0.]",
         "two heads: left letter correct in 100%, right letter in 100%",
+        "first  term: rows outside the columns of W^K   0%, columns outside those of W^Q  85%\n"
+        "second term: rows outside the columns of W^K  81%, columns outside those of W^Q   0%",
     ],
     "08_positions": [
         "in order\n [[7.]\n [6.]]\nswapped\n [[6.]\n [7.]]",
         "n = 32: mean |cos| 0.10, positions recovered with error 0%\n"
         "n = 33: mean |cos| 0.10, positions recovered with error 7%",
+        "M = 2: error 0%, A =\n[[0. 0.]\n [0. 1.]]",
+        "63 tokens, 2 positions: recovered with error 0%\n"
+        "64 tokens, 2 positions: recovered with error 1%",
         "dot products\n [[1.   0.54]\n [0.54 1.  ]]",
         "periods from 6.3 to 35,333 positions",
         "weights\n [[0.75 0.25]\n [0.25 0.75]]\nout\n [[7.]\n [5.]]",
         "rotated back: dq of token 2   [-0.75 -0.75]",
         "out [7. 5.]",
         "offset 1: visible [[1 1]] out [6.]\noffset 0: visible [[1 0]] out [8.]",
+        "right at positions [0]",
         "learned     in pieces = whole: False\nsinusoidal  in pieces = whole: True\n",
         "halves, W^Q and W^K:     100%",
     ],
