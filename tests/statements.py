@@ -9,7 +9,8 @@ page that are proved stand below their proof, indented, one a line:
         never leaves this range
 
 A piece has at least three words of the page. It proves the words and numbers that it contains, so
-that a changed number needs a new proof. The header of a table stands for the table, and "the whole
+that a changed number needs a new proof. If a test or a source proves a fact about another library,
+the version stands on the page or in the proof. The header of a table stands for the table, and "the whole
 page" for a page that a script writes. These are the proofs:
 
 cell      a part of a code cell of this page, or "cell 05: ..." of chapter 05
@@ -171,6 +172,16 @@ def wrong(page, text, proofs):
                 first <= start and stop <= last for first, last in found for start, stop in needed
             ):
                 yield f"“{piece}” needs no proof"
+            elif kind in ("test", "source"):
+                for library in re.findall(LIBRARIES, piece):
+                    if not _has_version(library, f"{text} {proof}"):
+                        yield f"“{piece}”: of which version of {library}?"
+
+
+def _has_version(library, text):
+    """Whether a version stands behind the name of a library, or of the one that contains it."""
+    names = {"torch": "(?:PyTorch|torch)", "FlexAttention": "PyTorch"}
+    return re.search(rf"\b{names.get(library, library)}\b[^.]{{0,60}}\b(\d+\.\d|20\d\d)", text)
 
 
 def _cell(page, kind, proof):

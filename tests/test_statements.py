@@ -70,6 +70,16 @@ def test_what_is_no_proof(entry, said):
     assert re.search(said, "\n".join(statements.wrong(PAGE, text, [entry])))
 
 
+def test_a_fact_about_another_library_has_a_version():
+    text = "PyTorch has no such argument."
+    proof = "test", f"tests/test_statements.py::{test_what_is_no_proof.__name__}"
+    pieces = [text.rstrip(".")]
+    assert "of which version of PyTorch?" in "".join(
+        statements.wrong(PAGE, text, [(*proof, pieces)])
+    )
+    assert not [*statements.wrong(PAGE, f"{text} (PyTorch 2.13.)", [(*proof, pieces)])]
+
+
 @pytest.mark.parametrize("entry", [
     Entry("cell", "heads, weights = mh.scaled_dot_product_attention(Q, K, V", ["takes 37 ms"]),
     Entry("test", f"tests/test_statements.py::{test_what_is_no_proof.__name__}", ["takes 37 ms"]),
