@@ -150,8 +150,8 @@ TWO_TOKENS = {  # worked by hand in the text
         "merged: out 7.0000, e^lse 4.0000",
         "zigzag True   shares of the pairs: 25%, 25%, 25%, 25%",
         "4 ranks  ulysses  formula   1920   counted  1920",
-        "loss not divided by the number of ranks    first loss the same         second loss off by +",
-        "gradient of own weights summed             first loss the same         second loss off by -",
+        "loss not divided by the number of ranks    first loss the same         second loss off by +",  # noqa: E501
+        "gradient of own weights summed             first loss the same         second loss off by -",  # noqa: E501
         "mistakes that change the first loss: no guess, the result 1",
         "gradients times 1: after three steps, p is 0.796912",
         "gradients times 2: after three steps, p is 0.796912",
