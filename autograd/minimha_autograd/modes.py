@@ -22,6 +22,13 @@ class Modes(NamedTuple):
     watchers: tuple[Callable[[str, Any], Any], ...] = ()
 
 
+RETURN_EARLY = (
+    inspect.isgeneratorfunction,
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+)
+"""Functions of these kinds return before their bodies run."""
+
 _NOTHING_OPEN = Modes()
 modes: ContextVar[Modes] = ContextVar("modes", default=_NOTHING_OPEN)
 
@@ -40,7 +47,7 @@ class _Counted(ContextDecorator):
         modes.set(now._replace(**{name: getattr(now, name) + number}))
 
     def __call__(self, function: Any) -> Any:
-        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        if any(returns_early(function) for returns_early in RETURN_EARLY):
             raise TypeError(
                 f"{function.__name__} returns before its body runs: open the block inside it"
             )

@@ -40,8 +40,8 @@ def heat_map(
              darkest at the largest size. By default False if all entries lie in 0 … 1
     label    what the numbers are, for the colour scale
 
-    In matrices of up to 12 rows and columns, each cell shows its number. In larger ones, negative
-    cells have a minus sign, so that the sign is readable in grey print. Entries that are infinite
+    In matrices of up to 12 rows and columns, each cell shows its number. In larger ones, cells
+    below −10% of the largest have a minus sign, so that the sign is readable in grey print. Entries that are infinite
     or NaN are grey, with a cross where no number is shown.
 
     Returns the figure; `save` writes it to a file.

@@ -75,6 +75,10 @@ async def awaits():
     pass
 
 
+async def yields_later():
+    yield
+
+
 def test_no_grad_as_a_decorator():
     @mh.no_grad()
     def evaluate():
@@ -86,7 +90,7 @@ def test_no_grad_as_a_decorator():
     assert records()
     with pytest.raises(TypeError, match="takes no arguments"):
         mh.no_grad(records)
-    for function in (yields, awaits):
+    for function in (yields, awaits, yields_later):
         with pytest.raises(TypeError, match="open the block inside it"):
             mh.no_grad()(function)
 
