@@ -10,6 +10,8 @@ import importlib
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from .error import EXPLAINERS, GradcheckError
 from .failure import FailedCheck
 from .function import CheckedFunction
 from .gradients import Gradients
+from .kinks import Kinks
 from .report import Report, Row
 
 __tracebackhide__ = True  # pytest shows the user's lines
@@ -56,6 +59,10 @@ def _compare_all(
         name, numbers = function.names[k], (gradients.rounding, gradients.noise[k])
         values = function.hosts[k], gradients.gradients[k]
         targets[name] = Target(name, *values, gradients.loss(k), *numbers)
+    drawn = {n: target for n, target in targets.items() if target.gradient.shape == target.x.shape}
+    kinks = Kinks(gradients, drawn)
+    drawn = {n: replace(t, at_kinks=partial(kinks.verdict, n)) for n, t in drawn.items()}
+    targets |= drawn
     few = _few_enough(targets)
     wrong: dict[str, Comparison | None] = {}
     for name, target in targets.items():
@@ -79,8 +86,7 @@ def _compare_all(
                 f"close to {name} the value is NaN or infinite for every step "
                 f"({rows[-1].note}): move it away from the edge of the domain"
             )
-    drawn = tuple(target for target in targets.values() if target.gradient.shape == target.x.shape)
-    report = Report(function.name, tuple(rows), drawn)
+    report = Report(function.name, tuple(rows), tuple(drawn.values()))
     if wrong:
         raise _error(FailedCheck(report, function, gradients, targets, wrong, labels))
     for name, how in gradients.not_linear.items():
