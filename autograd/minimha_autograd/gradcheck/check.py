@@ -42,7 +42,7 @@ def check(
     rows: list[Row] = []
     start = time.perf_counter()
     try:
-        report = _compare_all(Gradients(function, rng), method, labels, rows)
+        report = _compare_all(Gradients(function, rng), method, labels, rows, rng)
     except GradcheckError as error:
         _log(function.name, str(error).partition("\n")[0], False, start, rows)
         raise
@@ -51,7 +51,11 @@ def check(
 
 
 def _compare_all(
-    gradients: Gradients, method: str, labels: Mapping[str, Sequence[str]], rows: list[Row]
+    gradients: Gradients,
+    method: str,
+    labels: Mapping[str, Sequence[str]],
+    rows: list[Row],
+    rng: np.random.Generator,
 ) -> Report:
     """The report; its rows are appended to the list one by one. Raises GradcheckError."""
     function, targets = gradients.function, {}
@@ -86,12 +90,40 @@ def _compare_all(
                 f"close to {name} the value is NaN or infinite for every step "
                 f"({rows[-1].note}): move it away from the edge of the domain"
             )
+    if not wrong and kinks.found:
+        for name, (target, found) in _with_other_cotangents(gradients, drawn, rng).items():
+            targets[name], wrong[name] = target, found
+            numbers = found.error, found.allowed
+            rows.append(Row(name, target.x.shape, found.method, *numbers, found.note, False))
     report = Report(function.name, tuple(rows), tuple(drawn.values()))
     if wrong:
         raise _error(FailedCheck(report, function, gradients, targets, wrong, labels))
     for name, how in gradients.not_linear.items():
         raise GradcheckError(f"{function.name}: the gradient of {name} {how}", report)
     return report
+
+
+def _with_other_cotangents(
+    gradients: Gradients, targets: Mapping[str, Target], rng: np.random.Generator
+) -> dict[str, tuple[Target, Comparison]]:
+    """Of gradients that fit at a kink, those that do not for another cotangent: for one, a wrong
+    gradient may fit by chance."""
+    for positive in (True, False):
+        drawn = [rng.standard_normal(c.shape).astype(c.dtype) for c in gradients.cotangents]
+        other = gradients.for_cotangents([abs(c) if positive else c for c in drawn])
+        numbers = dict(zip(gradients.function.names, range(len(gradients.function.names))))
+        pulled = {
+            n: replace(t, gradient=other.gradients[numbers[n]], loss=other.loss(numbers[n]))
+            for n, t in targets.items()
+        }
+        kinks, wrong = Kinks(other, pulled), {}
+        for name, target in pulled.items():
+            target = replace(target, at_kinks=partial(kinks.verdict, name))
+            if (found := target.only_kinks()) and not found.passed:
+                wrong[name] = target, found
+        if wrong:
+            return wrong
+    return {}
 
 
 def _error(failed: FailedCheck) -> GradcheckError:

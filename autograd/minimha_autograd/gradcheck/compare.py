@@ -251,6 +251,16 @@ class Target:
         noise = np.where(kinks.at, kinks.tolerance, noise)
         return against(fitting, noise, kinks.noise).noting(kinks.note)
 
+    def only_kinks(self) -> Comparison | None:
+        """The comparison of the entries at kinks; None if there are none."""
+        kinks = self.at_kinks(None) if self.at_kinks else None
+        if kinks is None or not kinks.at.any():
+            return None
+        yours, fitting = (np.where(kinks.at, dx, 0) for dx in (self.gradient, kinks.fitting))
+        bound = BOUNDS["central"][self.x.dtype.name]
+        found = compared("nearby", yours, fitting, bound, kinks.tolerance, kinks.noise)
+        return found.noting(kinks.note, "another cotangent")
+
     def _adjoint(self, why: str) -> Comparison:
         """⟨dx, v⟩ against the derivative of L along v, for random directions v. The entries at a
         kink do not move; the worst of them is one more comparison."""

@@ -7,6 +7,7 @@ gradient of softmax vanish, so that a backward of zeros would pass.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,13 @@ class Gradients:
     def rounding(self) -> float:
         """About how far L is rounded, on the numeric side."""
         return float(np.finfo(self.function.precision).eps) * self._size
+
+    def for_cotangents(self, cotangents: list[np.ndarray]) -> Gradients:
+        """The same for other cotangents."""
+        other = copy.copy(self)
+        other.cotangents = cotangents
+        other.gradients, _ = other._pull(other.function.originals, cotangents)
+        return other
 
     def of_intermediates(self) -> dict[str, np.ndarray]:
         """The gradients of intermediates by name, as far as f returns them or the tape has them."""
