@@ -249,7 +249,10 @@ class Target:
             return comparison
         fitting = np.where(kinks.at, kinks.fitting, numeric)
         noise = np.where(kinks.at, kinks.tolerance, noise)
-        return against(fitting, noise, kinks.noise).noting(kinks.note)
+        found = against(fitting, noise, kinks.noise)
+        if found.passed and found.note.startswith(ZERO):  # zero is not the only right one
+            found = found._replace(note="")
+        return found.noting(kinks.note)
 
     def only_kinks(self) -> Comparison | None:
         """The comparison of the entries at kinks; None if there are none."""

@@ -60,8 +60,8 @@ class FailedCheck:
         """What is wrong at kinks, in words."""
         claims = self.claims()
         lines = [
-            "The function has a kink here: it has no derivative, and a gradient must be a "
-            "weighted mean of those at points nearby.",
+            "The function, or a step of it, has a kink here (a tie, or a zero). There, a gradient "
+            "must be a weighted mean of the gradients at points nearby.",
             *(f"{claim.text()}." for claim in claims[:3]),
         ]
         if len(claims) > 3:

@@ -189,14 +189,11 @@ class Kinks:
         if suspects is not None and suspects.any():
             none = {n: np.zeros(shape) for n, shape in self._shapes.items()}
             asked = self._joined(none | {name: suspects.astype(float)}) > 0
-            if self._settled is None:
-                new = self._varies(asked.astype(float))
-            else:
-                found = self._joined({n: v.at for n, v in self._settled.items()} or none) > 0
-                new = bool((asked & ~found & ~self._asked).any())
-            if new:
+            at = {n: v.at for n, v in (self._settled or {}).items()}
+            if (asked & ~(self._joined(none | at) > 0) & ~self._asked).any():
                 self._asked |= asked
-                self._settled = self._judge()
+                smooth = not self._settled and not self._varies(asked.astype(float))
+                self._settled = self._judge(smooth)
         return (self._settled or {}).get(name)
 
     @property
@@ -275,12 +272,17 @@ class Kinks:
 
     # Gradients nearby
 
-    def _judge(self) -> dict[str, Verdict]:
+    def _judge(self, smooth: bool = False) -> dict[str, Verdict]:
         """The verdicts by the pullback's own gradients at points nearby, where differences confirm
-        these, and otherwise by differences."""
+        these, and otherwise by differences.
+
+        smooth  whether L has no kink. Its steps may have some, as in relu(x) − relu(−x), which is x
+        """
         pieces = Pieces(self, self._pulled, None)
         if pieces.confirmed() and (found := self._verdicts(pieces)) is not None:
             return found
+        if smooth:
+            return {}
         entries = self._different()
         return self._verdicts(Pieces(self, self._measured, entries)) if len(entries) else {}
 
@@ -316,7 +318,7 @@ class Kinks:
         """The verdicts by input; None if differences contradict a finding."""
         if len(pieces.rays) < 8:
             return {}
-        at, fitting = pieces.varying, self._g.copy()
+        at, fitting = pieces.at, self._g.copy()
         undecided = np.zeros(at.shape, bool)
         claims: list[tuple[np.ndarray, Claim]] = []
         for block in pieces.blocks():
@@ -507,13 +509,20 @@ class Pieces:
         """The entries at a kink."""
         return np.asarray(np.ptp(np.array(self.limits), axis=0) > self._sharp)
 
+    @cached_property
+    def at(self) -> np.ndarray:
+        """The entries at a kink, of L or of a step: those that differ between pieces, and those
+        whose gradient is another one here than at all points nearby."""
+        other = ~(abs(self._kinks._g - self.limits[0]) <= self.tolerance)
+        return self.varying | other
+
     def blocks(self) -> list[np.ndarray]:
         """The entries at kinks, those together whose pieces depend on one another.
 
         If an entry moves far in front of or behind all others and the gradient of another one
         changes, then the two belong together.
         """
-        at = np.flatnonzero(self.varying)
+        at = np.flatnonzero(self.at)
         group = {int(i): int(i) for i in at}
 
         def root(i: int) -> int:
