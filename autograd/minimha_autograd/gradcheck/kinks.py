@@ -170,7 +170,8 @@ class Kinks:
         lower = {t.gradient.dtype.name for t in targets.values()} | {numeric}
         gradient = "float32" if "float32" in lower else "float64"
         self._pulled, self._measured = PULLED[numeric, gradient], MEASURED[numeric]
-        self._unit = np.maximum(scales, size * (2e-3 if numeric == "float64" else 0.1))
+        # Points nearby must be rounded to different numbers.
+        self._unit = np.maximum(scales, size * (2e-3 if gradient == "float64" else 0.3))
         self._rng = np.random.default_rng(0)
         self._rounding = gradients.rounding
         self._settled: dict[str, Verdict] | None = None
@@ -388,7 +389,7 @@ class Pieces:
         self.rays, self.limits = list[np.ndarray](), list[np.ndarray]()
         self.smooth = np.zeros(kinks._x.shape)
         drawn = [self._rng.standard_normal(kinks._x.shape) for _ in range(RAYS // 2)]
-        order = np.linspace(1.0, 2.0, kinks._x.size)
+        order = np.sort(1.0 + self._rng.random(kinks._x.size))
         for u in (*drawn, order):
             self._look(u, -u)
         if len(self.rays) >= 8:
@@ -621,22 +622,31 @@ class Pieces:
             if limit is None:
                 continue
             best, score = ray, float(limit[block] @ d)
-            if score > known + step:
+            if score > known + step and self._is_piece(ray, limit, block):
                 return limit[block], False
             for _ in range(10 + 6 * len(block) if n >= 4 else 0):
                 if self._left < 0 or score >= known - little:
                     break
                 limit = self.limit(moved := self._moved(best, block))
-                if limit is not None and (now := float(limit[block] @ d)) >= score - little:
+                if limit is None or (now := float(limit[block] @ d)) < score - little:
+                    continue
+                if now <= known + step:
                     best, score = moved, now
-                    if score > known + step:
-                        return limit[block], False
+                elif self._is_piece(moved, limit, block):
+                    return limit[block], False
             reached += abs(score - known) <= little
-            reached_nearly += score >= known - step
+            reached_nearly += abs(score - known) <= step
         sure = reached >= 2 and gap > little
         # A round hull, such as that of a norm, has no largest slope that is met twice.
         sure |= reached_nearly >= 3 and gap > max(little, 0.05 * float(np.ptp(slopes)))
         return None, sure and self._left > 0
+
+    def _is_piece(self, ray: np.ndarray, limit: np.ndarray, block: np.ndarray) -> bool:
+        """Whether differences confirm a gradient along a ray: it may be one along which entries
+        stay tied."""
+        d = np.zeros(ray.shape)
+        d[block] = self._rng.standard_normal(len(block))
+        return self._agrees(self._kinks._point(ray, self._radii.far), limit, d)
 
     def _moved(self, ray: np.ndarray, block: np.ndarray) -> np.ndarray:
         """A ray with one or two entries drawn anew, or exchanged."""
