@@ -152,9 +152,12 @@ class Target:
         yield self._by_differences("central", note)
 
     def numeric(self) -> np.ndarray:
-        """The gradient by the most precise method that the function allows, entry by entry."""
+        """The gradient by the most precise method that the function allows, entry by entry; at a
+        kink, what fits there."""
         sharp, _, _ = self._complex_step
-        return sharp if sharp is not None else self._differences("richardson")[0]
+        numeric = sharp if sharp is not None else self._differences("richardson")[0]
+        kinks = self.at_kinks(None) if self.at_kinks else None
+        return np.where(kinks.at, kinks.fitting, numeric) if kinks else numeric
 
     def line(self, v: np.ndarray) -> Target:
         """The same along a direction v, with a place on that line for x."""
