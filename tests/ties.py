@@ -54,27 +54,37 @@ def absolute(at_zero):
 
 
 def leaky(at_zero):
-    slope = lambda x: np.where(x > 0, 1, 0.1)
+    def slope(x):
+        return np.where(x > 0, 1, 0.1)
+
     return elementwise(lambda x: np.where(x > 0, x, x.dtype.type(0.1) * x), slope, at_zero)
 
 
 def relu6(at_six):
-    inside = lambda x: (x > 0) & (x < 6)
+    def inside(x):
+        return (x > 0) & (x < 6)
+
     return elementwise(lambda x: np.clip(x, 0, 6), inside, at_six, kink=6.0)
 
 
 def softshrink(at_one):
-    value = lambda x: np.sign(x) * np.maximum(np.abs(x) - 1, 0)
+    def value(x):
+        return np.sign(x) * np.maximum(np.abs(x) - 1, 0)
+
     return elementwise(value, lambda x: np.abs(x) > 1, at_one, kink=1.0)
 
 
 def hard_sigmoid(at_three):
-    inside = lambda x: np.where(np.abs(x) < 3, 1 / 6, 0)
+    def inside(x):
+        return np.where(np.abs(x) < 3, 1 / 6, 0)
+
     return elementwise(lambda x: np.clip(x / 6 + 0.5, 0, 1), inside, at_three, kink=3.0)
 
 
 def huber(at_one):
-    value = lambda x: np.where(np.abs(x) < 1, x * x / 2, np.abs(x) - 0.5)
+    def value(x):
+        return np.where(np.abs(x) < 1, x * x / 2, np.abs(x) - 0.5)
+
     return elementwise(value, lambda x: np.clip(x, -1, 1), at_one, kink=1.0)
 
 
@@ -90,7 +100,11 @@ wrong("relu at nothing but zeros", relu(-1), np.zeros((2, 3)))
 right("relu at one number", relu(0), 0.0)
 wrong("relu at one number", relu(-0.5), 0.0)
 right("relu at 300 zeros", relu(0), np.zeros(300))
-wrong("relu at 300 zeros, one of them wrong", relu(np.where(np.arange(300) == 17, 3, 0)), np.zeros(300))
+wrong(
+    "relu at 300 zeros, one of them wrong",
+    relu(np.where(np.arange(300) == 17, 3, 0)),
+    np.zeros(300),
+)
 for a in (0, 1, -1, 0.3):
     right(f"abs with {a}, all zeros", absolute(a), [0.0, 0.0, 0.0])
     right(f"abs with {a}", absolute(a), [0.0, 0.7, 0.0, -1.0])
@@ -271,8 +285,16 @@ for order in (stable, equal_shares):
     right(f"median of equal ones, {order.__name__}", picked(order, 2), [1.0, 1.0, 1.0, 5.0, -3.0])
     right(f"third of ten, {order.__name__}", picked(order, 2), [3.0] * 4 + [1.0] + [7.0] * 5)
 wrong("median of equal ones, every", picked(to_every, 2), [1.0, 1.0, 1.0, 5.0, -3.0])
-wrong("median of equal ones, none", picked(lambda x: stable(x) * (x != 1), 2), [1.0, 1.0, 1.0, 5.0, -3.0])
-wrong("median of nothing but equal ones, none", picked(lambda x: 0 * stable(x) if np.ptp(x) == 0 else stable(x), 1), [1.0, 1.0, 1.0])
+wrong(
+    "median of equal ones, none",
+    picked(lambda x: stable(x) * (x != 1), 2),
+    [1.0, 1.0, 1.0, 5.0, -3.0],
+)
+wrong(
+    "median of nothing but equal ones, none",
+    picked(lambda x: 0 * stable(x) if np.ptp(x) == 0 else stable(x), 1),
+    [1.0, 1.0, 1.0],
+)
 wrong("third of ten, every", picked(to_every, 2), [3.0] * 4 + [1.0] + [7.0] * 5)
 
 

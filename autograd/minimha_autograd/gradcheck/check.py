@@ -111,16 +111,15 @@ def _with_other_cotangents(
     for positive in (True, False):
         drawn = [rng.standard_normal(c.shape).astype(c.dtype) for c in gradients.cotangents]
         other = gradients.for_cotangents([abs(c) if positive else c for c in drawn])
-        numbers = dict(zip(gradients.function.names, range(len(gradients.function.names))))
+        numbers = {name: k for k, name in enumerate(gradients.function.names)}
         pulled = {
             n: replace(t, gradient=other.gradients[numbers[n]], loss=other.loss(numbers[n]))
             for n, t in targets.items()
         }
-        kinks, wrong = Kinks(other, pulled), {}
-        for name, target in pulled.items():
-            target = replace(target, at_kinks=partial(kinks.verdict, name))
-            if (found := target.only_kinks()) and not found.passed:
-                wrong[name] = target, found
+        kinks = Kinks(other, pulled)
+        pulled = {n: replace(t, at_kinks=partial(kinks.verdict, n)) for n, t in pulled.items()}
+        compared = {n: (target, target.only_kinks()) for n, target in pulled.items()}
+        wrong = {n: (t, found) for n, (t, found) in compared.items() if found and not found.passed}
         if wrong:
             return wrong
     return {}

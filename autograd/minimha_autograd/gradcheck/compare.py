@@ -177,7 +177,7 @@ class Target:
         return self.allowed_for(self.noise)
 
     def allowed_for(self, noise: float) -> float:
-        """What is allowed if the gradient changes by this when everything is rounded differently."""
+        """What is allowed if the gradient changes by this when all is rounded differently."""
         eps = float(np.finfo(self.gradient.dtype).eps)
         size = self.rounding / float(np.finfo(self.x.dtype).eps)
         return 30 * noise + 4 * eps * size / max(1.0, largest(self.x))

@@ -102,8 +102,8 @@ class Gradients:
         return found or None
 
     def noise_at(self, hosts: Arrays, rng: np.random.Generator) -> dict[int, float]:
-        """The noise of the gradients as it is at these inputs, which are not at a kink: there, other
-        rounding may lead to another piece."""
+        """The noise of the gradients at these inputs, which are beside a kink: at the kink itself,
+        other rounding may lead to another piece."""
         noise = dict(self._elsewhere_noise)
         hosts = {k: x.astype(self.function.originals[k].dtype) for k, x in hosts.items()}
         base = self.at(hosts)

@@ -280,7 +280,8 @@ class Kinks:
         smooth  whether L has no kink. Its steps may have some, as in relu(x) − relu(−x), which is x
         """
         pieces = Pieces(self, self._pulled, None)
-        if pieces.confirmed() and (found := self._verdicts(pieces)) is not None:
+        found = self._verdicts(pieces) if pieces.confirmed() else None
+        if found is not None:
             return found
         if smooth:
             return {}
@@ -409,7 +410,8 @@ class Pieces:
         low, high = seen.min(axis=0) - self.tolerance, seen.max(axis=0) + self.tolerance
         varying = self.varying
         odd = ~((low <= kinks._g) & (kinks._g <= high)) | (kinks._asked & ~varying)
-        for i in np.flatnonzero(odd)[:MANY]:
+        entries = np.arange(odd.size) if self._entries is None else self._entries
+        for i in entries[odd[entries]][:MANY]:
             u = self._fresh()
             u[i] = 4 * np.linalg.norm(u)
             v = self._fresh()
@@ -453,6 +455,8 @@ class Pieces:
         kinks = self._kinks
         if len(self.rays) < 8:
             return False
+        if self._entries is not None:
+            return True  # they are differences
         agreed: list[bool] = []
         for u in self.rays[-6:] if direction is None else self.rays[:6]:
             x = kinks._point(u, self._radii.far)
@@ -514,6 +518,8 @@ class Pieces:
     def at(self) -> np.ndarray:
         """The entries at a kink, of L or of a step: those that differ between pieces, and those
         whose gradient is another one here than at all points nearby."""
+        if self._entries is not None:  # the others were not measured
+            return self.varying
         other = ~(abs(self._kinks._g - self.limits[0]) <= self.tolerance)
         return self.varying | other
 
