@@ -146,10 +146,14 @@ def empty_rows(row, library):
         reached = [n for n, g in zip("QKV", gradients, strict=True) if abs(g).max() > 1e-6]
         return not_finite(gradients) or ("reaches " + ", ".join(reached) if reached else "0")
 
-    inference = {"visible": visible[:, :T], "inference": True, "weights": False}
+    crossed = [draw(B, 2, n, D, seed=i) for i, n in enumerate((T, S, S))]
+    alone = {"visible": visible[:, :T], "inference": True, "weights": False}
+    at_inference = {"visible": visible, "inference": True}
     row("boolean mask: output without weights", output, visible=visible, weights=False)
+    row("the same at inference, self-attention", output, itself, **alone)
+    row("the same at inference, cross-attention", output, crossed, **at_inference, weights=False)
     row("boolean mask: output with weights requested", output, visible=visible, weights=True)
-    row("boolean mask: output at inference", output, itself, **inference)
+    row("the same with weights, at inference", output, crossed, **at_inference, weights=True)
     row("boolean mask: weights", weights)
     row("boolean mask: gradients of Q, K, V", gradient, visible=visible)
     row("bias −∞: output", output, bias=infinity)

@@ -77,24 +77,33 @@ Up to T = {last:,} *data* is the fastest, although some ranks are idle when ther
 than ranks. From T = {first:,} on the **ring** is the fastest. At T = {longest:,} it takes {ring:,.0f} s,
 *ulysses* {ulysses:,.0f} s and *data* {data:,.0f} s.
 
-On {ranks:,} ranks, about half of the time that *data* needs for sending is latency, the {micro:.0f} µs of each
+With *data* on {ranks:,} ranks, {latency:.0%} of the time for sending is latency, the {micro:.0f} µs of each
 message: for each bucket (gradients that are sent together), a rank sends two messages to every other rank.
 
 ## What would change these results
 
 - **16-bit numbers, or a faster network.** If sending took half the time, a step of the ring on {ranks:,} ranks
-  would take little more than half the time, except for very long sequences.
+  would take {short:.0%} of the time at T = {shortest:,} and {half:.0%} at T = {longest:,}.
 - **Sending while computing.** At best, a step takes as long as sending alone or computing alone, whichever
   takes longer.
 - **A divided MLP.** Tensor parallelism in other libraries divides the MLP as well as the heads. *heads* would then
   compute less on each rank, and send about twice as much.
 - **A sliding window.** Keys visit only ranks with queries that see them:
   `mh.cost.communication("ring", …, window=W)` counts these visits.
-- **Memory.** It is not counted here. With *data*, a rank holds all activations of a whole sequence,
-  which is impossible for long ones.
+- **Memory.** It is not counted here. With *data*, a rank holds all activations of a whole sequence. At
+  T = {longest:,}, the inputs of the {L} layers alone take {inputs:.0f} GB.
 - **Two methods at once.** Large training runs divide the sequences among groups of ranks, and heads or
   positions within a group.
 """  # noqa: E501
+
+
+def sent(way: str, ranks: int, t: int) -> list[Any]:
+    """What each rank sends in a step with sequences of T positions."""
+    buckets = [V * M, *(MLP if way == "heads" else QKVO + MLP) * L, V * M, (2 * L + 1) * M]
+    settings: dict[str, Any] = {"causal": True, "zigzag": True} if way == "ring" else {}
+    return mh.cost.training_step(
+        way, ranks, buckets, layers=L, **settings, B=TOKENS // t, T=t, M=M, H=H, G=G, D=D
+    )
 
 
 def seconds(way: str, ranks: int, t: int) -> tuple[float, float]:
@@ -110,18 +119,25 @@ def seconds(way: str, ranks: int, t: int) -> tuple[float, float]:
         flops = {name: n / ranks for name, n in flops.items()}
     if way == "ring":
         flops["attention"] *= 4 / 3  # each visit is computed again
-    buckets = [V * M, *(MLP if way == "heads" else QKVO + MLP) * L, V * M, (2 * L + 1) * M]
-    settings: dict[str, Any] = {"causal": True, "zigzag": True} if way == "ring" else {}
-    sent = mh.cost.training_step(
-        way, ranks, buckets, layers=L, **settings, B=b, T=t, M=M, H=H, G=G, D=D
-    )
-    sending = max(x.seconds(LATENCY, BANDWIDTH) for x in sent)
+    sending = max(x.seconds(LATENCY, BANDWIDTH) for x in sent(way, ranks, t))
     return sum(flops.values()) / FLOPS + sending, sending
 
 
 def most(way: str, t: int) -> int:
     """The number of ranks that a method can use for sequences of T positions."""
     return min(WAYS[way][0], TOKENS // t if way == "data" else t)
+
+
+def latency() -> float:
+    """The share of latency in the time for sending, for the method data on all ranks."""
+    of_rank = max(sent("data", RANKS, TOKENS // RANKS), key=lambda x: x.seconds(LATENCY, BANDWIDTH))
+    return of_rank.messages * LATENCY / of_rank.seconds(LATENCY, BANDWIDTH)
+
+
+def half_sending(times: tuple[float, float]) -> float:
+    """The time of a step that sends in half the time, as a share of its time."""
+    total, sending = times
+    return 1 - sending / 2 / total
 
 
 Times = dict[str, dict[int, tuple[float, float]]]
@@ -191,7 +207,10 @@ def main() -> None:
         few=next((n for n in few if n > 1), "no"),
         cross=next((f"{n:,}" for n in counts if ring.get(n, (alone,))[0] < alone), "no"),
         sending=ring[max(ring)][1],
-        first=wins[0], last=wins[0] // 2, longest=lengths[-1],
+        first=wins[0], last=wins[0] // 2, shortest=lengths[0], longest=lengths[-1],
+        latency=latency(), inputs=4 * M * L * lengths[-1] / 1e9,
+        short=half_sending(by_length["ring"][lengths[0]]),
+        half=half_sending(by_length["ring"][lengths[-1]]),
         **{way: by_length[way][lengths[-1]][0] for way in ("ring", "ulysses", "data")},
     )  # fmt: skip
     show(text, options.save)

@@ -47,6 +47,7 @@ ADDRESS = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["urls"
 ALSO_TEX = {  # TeX that docutils does not read or space well, and the same so that it does
     r"\\(tfrac|frac)\s*(\d)(\d)": r"\\\1{\2}{\3}",
     r"\\dots(?![a-z])": r"\\ldots",
+    r"(\\(?:tilde|hat) \w)(?=[_^])": r"\1{}",  # beside the accented letter, not below it
     r"\\([bB]igg?)(?=[(\[])": r"\\\1l",
     r"\\([bB]igg?)(?=[)\]])": r"\\\1r",
     r"(?<=[\w)}])\s*(?=\\(ln|log|tanh|sin|cos)\b)": r"\\,",

@@ -53,22 +53,30 @@ TWO_TOKENS = {  # worked by hand in the text
     ],
     "07_multi_head": [
         "merged\n [[7. 5.]\n [6. 6.]]",
+        "a = 8, b = 4\ntwo heads\n [[8. 4.]\n [4. 8.]]\n"
+        "head 0 with wider values\n [[ 8.          4.        ]\n [ 2.66666667 12.        ]]",
         "out\n [[8. 4.]\n [6. 6.]]",
         "[1.125 0.375]",
         "[[ 1.125 -0.125]\n [ 0.375 -0.375]]",
         "summed over the heads [1. 0.]",
         "two heads: left letter correct in 100%, right letter in 100%",
+        "first  term: rows outside the columns of W^K   0%, columns outside those of W^Q  85%\n"
+        "second term: rows outside the columns of W^K  81%, columns outside those of W^Q   0%",
     ],
     "08_positions": [
         "in order\n [[7.]\n [6.]]\nswapped\n [[6.]\n [7.]]",
         "n = 32: mean |cos| 0.10, positions recovered with error 0%\n"
         "n = 33: mean |cos| 0.10, positions recovered with error 7%",
+        "M = 2: error 0%, A =\n[[0. 0.]\n [0. 1.]]",
+        "63 tokens, 2 positions: recovered with error 0%\n"
+        "64 tokens, 2 positions: recovered with error 1%",
         "dot products\n [[1.   0.54]\n [0.54 1.  ]]",
         "periods from 6.3 to 35,333 positions",
         "weights\n [[0.75 0.25]\n [0.25 0.75]]\nout\n [[7.]\n [5.]]",
         "rotated back: dq of token 2   [-0.75 -0.75]",
         "out [7. 5.]",
         "offset 1: visible [[1 1]] out [6.]\noffset 0: visible [[1 0]] out [8.]",
+        "right at positions [0]",
         "learned     in pieces = whole: False\nsinusoidal  in pieces = whole: True\n",
         "halves, W^Q and W^K:     100%",
     ],
@@ -78,6 +86,10 @@ TWO_TOKENS = {  # worked by hand in the text
         "tied = input + output: True",
         "momentum p = 1, then 0.6 -0.16\nAdam     p = 1, then 0.9 0.8\n",
         "AdamW    p = 1, then 0.89 0.7811",
+        "g = 0.004: Adam's first step moves p by 0.1000\n"
+        "g = 1e-08: Adam's first step moves p by 0.0500\n"
+        "g = 1e-10: Adam's first step moves p by 0.0010\n"
+        "g = 0: Adam's first step moves p by 0.0000\n",
         "τ = 0.5: [0.9 0.1]",
         "causal mask: earlier rows change by 0.00%",
         "the same losses, bit for bit: True\nthe same weights: True",
@@ -122,6 +134,8 @@ TWO_TOKENS = {  # worked by hand in the text
     ],
     "13_many_machines": [
         "to train the model: 112 GB\nkeys and values of the layer: 33 GB",
+        "2 ranks: each sends 9,600 bytes in 2 messages; exercise 1: 9,600\n"
+        "3 ranks: each sends 12,800 bytes in 4 messages; exercise 1: 19,200",
         "[array([8.]), array([8.])]",
         "shares               dw  5.0 and  5.0   dx 10.0 and 15.0",
         "the whole loss       dw  5.0 and  5.0   dx 25.0 and 25.0",
@@ -131,12 +145,19 @@ TWO_TOKENS = {  # worked by hand in the text
         "merged: out 7.0000, e^lse 4.0000",
         "zigzag True   shares of the pairs: 25%, 25%, 25%, 25%",
         "4 ranks  ulysses  formula   1920   counted  1920",
+        "loss not divided by the number of ranks    first loss the same         second loss off by +",
+        "gradient of own weights summed             first loss the same         second loss off by -",
         "mistakes that change the first loss: no guess, the result 1",
+        "gradients times 1: after three steps, p is 0.796912",
+        "gradients times 2: after three steps, p is 0.796912",
     ],
     "14_real_models": [
         "weights [0.25 0.75] out [5.]",
         "keys from the token itself                     the same token wins for   0%",
-        "eigenvalues [1. 1.] copying score 1\neigenvalues [-1.  1.] copying score 0",
+        "without any rule 4.85, all tokens of the text equally likely 2.69",
+        "eigenvalues [-1.  1.] copying score 0, tokens that raise themselves most: 0\n"
+        "eigenvalues [1. 1.] copying score 1, tokens that raise themselves most: 1",
+        "after 1 layers, right in the second half: 1%\n",
         "nothing off: 100%",
         "no folder given: this is the model of this chapter, saved and loaded again",
     ],
@@ -146,6 +167,9 @@ TWO_TOKENS = {  # worked by hand in the text
         "window of 1      [8. 4.]\nwindow and sink  [8. 6.]",
         "cache = mask: True  held at most: 5",
         "positions that reach the last output: no guess, the result 10",
+        "linear attention: [10.4] [8.8]   delta rule: [7.52] [4.]",
+        "β‖k‖² = 2: error 0.8 after 40 writes\nβ‖k‖² = 2.1: error 36 after 40 writes",
+        "32 orthogonal keys recalled exactly, linear attention and delta rule: [True, True]",
         "u [ 8.  -0.8]  dv [-0.6  1. ]  dbeta [-4.8 -0.8]",
         "does evicting too early change the output: no guess, the result False, True",
     ],

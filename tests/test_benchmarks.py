@@ -174,6 +174,40 @@ def test_the_simulation_of_many_machines_runs(run):
     assert "**Simulated**, not measured" in text
 
 
+MANY_MACHINES = (BENCHMARKS.parent / "docs" / "many-machines-costs.md").read_text(encoding="utf-8")
+
+
+def test_the_page_about_many_machines_is_what_the_simulation_prints():
+    command = [sys.executable, BENCHMARKS / "many_machines.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == MANY_MACHINES.replace("(many-machines-costs.png)", "()")
+
+
+def test_what_the_page_about_many_machines_says_is_in_its_tables():
+    found = {}  # the total and the time for sending, by T or ranks, and method
+    for line in MANY_MACHINES.splitlines():
+        cells = [cell.strip().replace(",", "") for cell in line.split("|")[1:-1]]
+        if cells and cells[0].isdigit():
+            times = [re.search(r"([\d.]+) \(([\d.]+)\)$", cell) for cell in cells[-4:]]
+            found[int(cells[0])] = {  # T is 4,096 and more, ranks are fewer
+                way: (float(x[1]), float(x[2]))
+                for way, x in zip(("data", "heads", "ulysses", "ring"), times, strict=True)
+                if x
+            }
+    by_ranks = {n: times for n, times in found.items() if n <= 1024}
+    for n in (2, 4, 8, 16, 32):  # there is a sequence for each rank
+        assert min(by_ranks[n], key=by_ranks[n].get) == "data"
+    for n in (2, 4, 8):
+        assert sorted(by_ranks[n], key=by_ranks[n].get)[1] == "ulysses"
+        assert (by_ranks[n]["ulysses"][1] < by_ranks[n]["ring"][1]) == (n >= 4)
+    assert by_ranks[2]["ulysses"][1] > by_ranks[4]["ulysses"][1] > by_ranks[8]["ulysses"][1]
+    ring = [times["ring"][1] for times in by_ranks.values()]
+    assert ring == sorted(ring)
+    assert by_ranks[64]["ring"] > by_ranks[32]["data"] > by_ranks[128]["ring"]
+    for t in found.keys() - by_ranks.keys():
+        assert min(found[t], key=found[t].get) == ("data" if t <= 65_536 else "ring")
+
+
 @pytest.fixture
 def tileiras():
     """The compiler of tiles, and the program that reads registers."""

@@ -39,7 +39,10 @@ def linear_attention(
         so, from S_0 = 0, out_t = Σ α_{s+1} ⋯ α_t (q_t · k_s) v_s over s ≤ t
 
         dS_t = q_t dout_tᵀ + α_{t+1} dS_{t+1},  dlog_decay_t = Σ dS_t · α_t S_{t−1}
-        dq_t = S_t dout_t,  dk_t = dS_t v_t,  dv_t = dS_tᵀ k_t
+        dq_t = S_t dout_t,  dk_t = dS_t v_t,  dv_t = dS_tᵀ k_t,  dS_0 = α_1 dS_1
+
+    The sum is over the entries of the matrix. The last position has no next one; there, the
+    gradient of the returned state takes the place of α_{t+1} dS_{t+1}.
 
     query, key  (…, H, T, D)
     value       (…, H, T, Dv)
@@ -91,14 +94,15 @@ def gated_delta_rule(
     α_t S_{t−1}ᵀ k_t is the old value of the key k_t. Linear attention adds the new value to it;
     here, with β_t = 1 and a key of length 1, the new value replaces it: S_tᵀ k_t = v_t.
 
-    beta  how much of the difference is written, broadcasts to (…, H, T). With keys of length 1 and
-          β_t from 0 to 1, as they are in the paper, the state cannot grow without new values
+    beta  how much of the difference is written, broadcasts to (…, H, T). The state cannot grow
+          without new values if 0 ≤ β_t ‖k_t‖² ≤ 2: the write multiplies what S returns for k_t by
+          1 − β_t ‖k_t‖². In the paper, keys have length 1 and β_t is between 0 and 1
 
     The gradients are those of `linear_attention` with u_t as value, and another use of each key:
 
         du_t = dS_tᵀ k_t,  dβ_t = Σ du_t · (v_t − α_t S_{t−1}ᵀ k_t),  dv_t = β_t du_t
         dk_t = dS_t u_t − α_t S_{t−1} dv_t
-        dS_t = q_t dout_tᵀ + α_{t+1} E_{t+1},  dlog_decay_t = Σ E_t · α_t S_{t−1}
+        dS_t = q_t dout_tᵀ + α_{t+1} E_{t+1},  dlog_decay_t = Σ E_t · α_t S_{t−1},  dS_0 = α_1 E_1
 
     with E_t = dS_t − k_t dv_tᵀ. The other arguments, the forms, the errors and the shapes of the
     results are those of `linear_attention`.

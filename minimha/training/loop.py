@@ -206,7 +206,7 @@ def _require_a_precision(precision: str, model: Any) -> None:
     needed = f"precision={precision!r} needs"
     for name, parameter in model.named_parameters():
         if backend.on_host(parameter.data):
-            why = "a CPU multiplies bfloat16 more slowly than float32"
+            why = "on a CPU, it would save no time"
             raise ValueError(f'{needed} a GPU: {why}. Move the model there with model.to("cupy")')
         if parameter.dtype != backend.namespace(parameter.data).float32:
             raise ValueError(f"{needed} parameters of float32, but {name} is {parameter.dtype}")

@@ -49,6 +49,9 @@ def right(probe: Probe) -> Iterator[Finding]:
             return
         each = {name: slope([name]) for name in arrays}
         wrong = [name for name, along in each.items() if not along.passed]
+        if wrong and not precise:  # rounding or a kink may spoil one direction, but hardly two
+            again = _slope(probe, arrays)
+            wrong = [name for name in wrong if not again([name]).passed]
         tied = len(wrong) == 1 and _is_tied(probe, wrong[0])
     if not wrong:
         return

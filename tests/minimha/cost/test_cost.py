@@ -1,5 +1,6 @@
 """Predictions of `mh.cost`, compared with counts by arrays that record every operation on them."""
 
+import itertools
 from collections import Counter
 from typing import ClassVar
 
@@ -238,6 +239,18 @@ def test_predicted_bytes_are_those_of_operands_and_results(kind, how, letters, r
         assert said == pytest.approx(moved - landed * backward, rel=error)
 
 
+@pytest.mark.parametrize("width", [4, 12])
+@pytest.mark.parametrize(("keys", "error"), [(2, 0.02), (30, 0.005), (64, 0.005)])
+def test_the_fewer_the_keys_the_rougher_the_predicted_bytes_of_attention(
+    width, keys, error, rng, count
+):
+    letters = {"B": 1, "T": keys, "M": 3 * width, "H": 3}
+    f, _, _ = prepared("attention", letters, ("reference",), rng)
+    _, moved = count(f)
+    said = mh.cost.attention(backward=False, **letters).bytes
+    assert said == pytest.approx(moved, rel=error)
+
+
 @everything(SETTINGS)
 def test_predicted_saved_bytes_are_those_the_pullbacks_keep(kind, how, letters, rng, count):
     f, inputs, parameters = prepared(kind, letters, how, rng)
@@ -257,6 +270,14 @@ def saved_by(last):
 
 def owner(x):
     return x if x.base is None else owner(x.base)
+
+
+def test_more_heads_move_and_keep_more_at_the_same_flops_and_parameters():
+    layers = [mh.cost.multi_head(M=64, H=h, T=32) for h in (1, 4, 16, 64)]
+    assert len({(layer.flops, layer.parameters) for layer in layers}) == 1
+    for narrow, wide in itertools.pairwise(layers):
+        assert wide.bytes > 1.1 * narrow.bytes
+        assert wide.saved > 1.1 * narrow.saved
 
 
 def test_per_head_stacked_and_fused_differ_only_in_calls_and_bytes():

@@ -63,3 +63,10 @@ def test_cross_attention_has_no_fused_form():
 def test_only_sizes_of_the_axes_can_be_varied(compared):
     with pytest.raises(ValueError, match="over must be one of M, H, D, T, not 'S'"):
         pictures.costs(compared, "S")
+
+
+def test_with_more_heads_every_form_takes_longer_and_one_needs_more_parameters(compared):
+    few, many = (compared.over("H")[h] for h in (2, 32))
+    for form, cost in few.items():
+        assert EVEN.seconds(many[form]) > EVEN.seconds(cost)
+    assert {form for form in few if many[form].parameters > few[form].parameters} == {"bilinear"}

@@ -81,6 +81,39 @@ def test_gelu_is_accurate_far_from_zero(dtype):
     np.testing.assert_allclose(pull(np.ones_like(x))[0][1:], [0, 1, 0.5], atol=1e-12)
 
 
+def test_each_row_of_the_gradient_of_cross_entropy_sums_to_0_and_no_entry_exceeds_1_over_n(rng):
+    N, V = 7, 5
+    for size in (0.1, 10.0, 1000.0):
+        logits, targets = size * rng.standard_normal((N, V)), rng.integers(V, size=N)
+        _, pullback = mh.functional.cross_entropy.with_pullback(logits, targets)
+        dlogits, _ = pullback(1.0)
+        np.testing.assert_allclose(dlogits.sum(axis=1), 0, atol=1e-15)
+        assert abs(dlogits).max() <= 1 / N
+
+
+def test_layer_norm_ignores_a_shift_and_without_eps_a_scale_of_each_row(rng):
+    x, weight, bias = rng.standard_normal((3, 5)), rng.standard_normal(5), rng.standard_normal(5)
+    y, pullback = mh.functional.layer_norm.with_pullback(x, weight, bias, eps=0.0)
+    moved = mh.functional.layer_norm(3 * x + 2, weight, bias, eps=0.0)
+    np.testing.assert_allclose(moved, y, rtol=0, atol=1e-13)
+    dx, *_ = pullback(rng.standard_normal((3, 5)))
+    x_hat = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
+    np.testing.assert_allclose(dx.sum(axis=1), 0, atol=1e-13)
+    np.testing.assert_allclose((dx * x_hat).sum(axis=1), 0, atol=1e-13)
+
+
+def test_the_derivatives_of_the_mean_and_the_deviation_that_chapter_09_uses(rng):
+    M, h = 5, 1e-30
+    x, j = rng.standard_normal(M), 3
+    moved = x + 1j * h * (np.arange(M) == j)
+    mu, sigma = moved.mean(), np.sqrt(((moved - moved.mean()) ** 2).mean() + 0.1)
+    delta = (np.arange(M) == j) - 1 / M
+    assert mu.imag / h == pytest.approx(1 / M)
+    of_square = 2 * sigma.real * sigma.imag / h
+    assert of_square == pytest.approx(2 / M * ((x - x.mean()) * delta).sum())
+    assert of_square == pytest.approx(2 / M * (x[j] - x.mean()))
+
+
 def test_targets_of_a_narrow_dtype_work_with_more_classes_than_it_can_count(rng):
     logits, targets = rng.standard_normal((4, 300)), np.array([1, 255, 7, 250])
     wide = mh.functional.cross_entropy(logits, targets)

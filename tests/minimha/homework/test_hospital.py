@@ -90,6 +90,13 @@ def test_a_mended_patient_learns_and_an_untreated_one_does_not(number):
         assert before > after + 0.4 or before < best - 0.03  # lower than is possible
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", NUMBERS)
+def test_after_300_steps_a_mended_patient_is_less_than_0_2_above_the_best_loss(number):
+    patient = mended(number)
+    assert np.mean(patient.learn(300)[-20:]) < patient.best + 0.2
+
+
 FOUND = {
     "causal mask one position too far": "leak from the future",
     "heads merged without a transpose": "leak from the future",

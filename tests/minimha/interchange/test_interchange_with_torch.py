@@ -124,6 +124,28 @@ def test_torch_s_learned_key_and_value_are_refused_with_all_other_faults(rng):
         assert part in str(failure.value)
 
 
+def test_the_weights_do_not_show_whether_zeros_are_added_to_the_keys(rng):
+    plain, added = (layer(rng, add_zero_attn=zeros) for zeros in (False, True))
+    added.load_state_dict(plain.state_dict())
+    x = torch.tensor(rng.standard_normal((B, T, M)))
+    assert not torch.allclose(plain(x, x, x)[0], added(x, x, x)[0])
+
+
+def test_torch_puts_positions_first_and_returns_the_mean_of_the_heads(rng):
+    theirs = layer(rng)
+    first = torch.nn.MultiheadAttention(M, H, dtype=torch.float64)
+    mha = interchange.from_torch(theirs.state_dict(), H)
+    weights = interchange.to_torch(mha)
+    first.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
+    x = torch.tensor(rng.standard_normal((B, T, M)))
+    y, mean = theirs(x, x, x)
+    z, _ = first(x.transpose(0, 1), x.transpose(0, 1), x.transpose(0, 1))
+    torch.testing.assert_close(z.transpose(0, 1), y)
+    _, each = theirs(x, x, x, average_attn_weights=False)
+    assert each.shape == (B, H, T, T)
+    torch.testing.assert_close(each.mean(1), mean)
+
+
 def test_a_layer_on_torch_tensors_exports_and_imports_its_weights():
     mha = mh.MultiHeadAttention(M, H, form="per-head", rng=1)
     before, theirs = interchange.state(mha), interchange.to_torch(mha)
@@ -132,3 +154,27 @@ def test_a_layer_on_torch_tensors_exports_and_imports_its_weights():
     interchange.set_state(mha, {name: torch.tensor(-x) for name, x in before.items()})
     assert all(isinstance(p.data, torch.Tensor) for p in mha.parameters())
     np.testing.assert_equal(interchange.state(mha), {name: -x for name, x in before.items()})
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_query_without_keys_is_nan_with_weights_and_on_the_fast_path(
+    training, need_weights, recorded, rng
+):
+    """The fast path is taken in eval() if no gradient is recorded, and with an even number of heads."""
+    theirs = layer(rng, 2, "float32").train(training)
+    x = torch.tensor(rng.standard_normal((B, T, M)), dtype=torch.float32)
+    hidden = torch.zeros((T, T), dtype=torch.bool)
+    hidden[1] = True
+    with torch.set_grad_enabled(recorded):
+        out, _ = theirs(x, x, x, attn_mask=hidden, need_weights=need_weights)
+    is_fast = not (training or need_weights or recorded)
+    if need_weights or is_fast:
+        assert torch.isnan(out[:, 1]).all()
+    else:
+        np.testing.assert_allclose(out[0, 1].detach(), theirs.out_proj.bias.detach(), 1e-6)
+
+    ours = interchange.from_torch(theirs.state_dict(), num_heads=2)
+    y = ours(x.numpy(), mask=mh.masks.dense(~hidden.numpy()))
+    np.testing.assert_allclose(y.data[0, 1], ours.b_o.data, 1e-6)

@@ -234,3 +234,22 @@ def test_the_two_libraries_differ_as_the_page_about_models_says(hugging_face, tm
     edited(layer_scale=0.5)
     with pytest.raises(ValueError, match=r"layer_scale is 0\.5: this entry is not supported"):
         interchange.from_pretrained(tmp_path)
+
+
+def test_at_position_400_their_angles_are_rounded_and_ours_are_not(hugging_face):
+    import torch
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    rope = {"rope_type": "default", "rope_theta": 10_000.0}
+    config = hugging_face.LlamaConfig(
+        hidden_size=256, num_attention_heads=4, max_position_embeddings=512, rope_parameters=rope
+    )
+    cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1, 1, 64), torch.tensor([[400]]))
+    theirs = torch.cat([cos[0, 0, :32], sin[0, 0, :32]]).double().numpy()
+    first_of_each_pair = (np.arange(64) < 32).astype("float32")[None]
+    ours = mh.positions.Rope()(first_of_each_pair, offset=400)[0]
+
+    angles = 400 * 10_000.0 ** (-np.arange(0, 64, 2) / 64)
+    exact = np.concatenate([np.cos(angles), np.sin(angles)])
+    assert 0.9e-5 < abs(theirs - exact).max() < 1.5e-5
+    assert abs(ours - exact).max() < 3.1e-8

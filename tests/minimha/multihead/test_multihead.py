@@ -77,6 +77,23 @@ def test_the_layer_equals_its_parts_applied_in_order(rng):
     np.testing.assert_allclose(ours[0].data, out @ mha.w_o.data + mha.b_o.data, atol=1e-13)
 
 
+@pytest.mark.parametrize("name", ["plain", "scale", "alibi", "num_kv_heads", "dropout"])
+def test_the_bias_of_the_keys_gets_no_gradient(name, rng):
+    assert gradient_of_b_k(OPTIONS[name], rng) < 1e-14
+
+
+@pytest.mark.parametrize("name", ["interleaved", "qk_norm", "softcap", "sink"])
+def test_the_bias_of_the_keys_gets_a_gradient_if_it_does_not_add_the_same_to_all(name, rng):
+    assert gradient_of_b_k({"head_dim": 4, **OPTIONS[name]}, rng) > 1e-3
+
+
+def gradient_of_b_k(settings, rng):
+    """The largest entry of b_k's gradient, relative to that of b_q."""
+    mha, x = drawn(rng, settings), rng.standard_normal((B, T, M))
+    mha(x, mask=mh.masks.causal(), rng=rng).backward(rng.standard_normal((B, T, M)))
+    return abs(mha.b_k.grad).max() / abs(mha.b_q.grad).max()
+
+
 def test_a_norm_over_all_heads_comes_before_they_are_split(rng):
     mha = drawn(rng, {"qk_norm": mh.QKNorm(all_heads=True, eps=0.1), "num_kv_heads": 2})
     x, rms_norm = rng.standard_normal((B, T, M)), mh.functional.rms_norm

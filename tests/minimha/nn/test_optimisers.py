@@ -52,6 +52,39 @@ def test_two_steps_of_adamw_by_hand():
     assert values == pytest.approx([one, two], rel=1e-14)
 
 
+def test_an_l2_penalty_is_a_decay_in_sgd_without_momentum_but_not_with_it():
+    lr, decay, gradients = 0.1, 0.3, (0.2, 0.6)
+    for momentum in (0.0, 0.9):
+        penalised, decayed = (mh.Tensor([2.0], requires_grad=True) for _ in range(2))
+        with_penalty = mh.SGD([penalised], lr, momentum=momentum, weight_decay=decay)
+        without = mh.SGD([decayed], lr, momentum=momentum)
+        for g in gradients:
+            penalised.grad = decayed.grad = np.array([g])
+            with_penalty.step()
+            before = decayed.data
+            without.step()
+            decayed.data = decayed.data - lr * decay * before
+        same = math.isclose(penalised.data.item(), decayed.data.item(), rel_tol=1e-12)
+        assert same == (momentum == 0)
+
+
+def test_the_first_step_of_adam_is_shorter_for_gradients_near_eps():
+    """lr · g / (|g| + eps), and no step for g = 0."""
+    p = mh.Tensor(np.zeros(5), requires_grad=True)
+    p.grad = np.array([4.0, -1e-8, 1e-10, 0.0, -4e5])
+    mh.Adam([p], lr=0.1, eps=1e-8).step()
+    np.testing.assert_allclose(p.data, [-0.1, 0.05, -0.1 / 101, 0, 0.1], rtol=1e-8)
+
+
+def test_a_clipped_step_of_sgd_is_at_most_lr_times_the_limit(rng):
+    p = mh.Tensor(np.zeros(5), requires_grad=True)
+    for size in (1e-3, 1.0, 1e6):
+        before, p.grad = p.data, size * rng.standard_normal(5)
+        mh.nn.clip_gradients([p], 0.5)
+        mh.SGD([p], lr=0.1).step()
+        assert np.linalg.norm(p.data - before) <= 0.1 * 0.5
+
+
 KINDS = {
     "SGD": {"lr": 0.1},
     "SGD with momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.3},

@@ -57,6 +57,50 @@ def test_losses_and_weights_equal_those_of_one_process(way, ranks, steps, tolera
 
 
 @every_way
+def test_b_k_alone_differs_from_one_process_because_adam_steps_on_its_rounding_errors(way):
+    """Its true gradient is 0: it adds the same number to all scores of a query."""
+
+    def weights(training):
+        losses = list(training)
+        return losses, {name: p.data for name, p in training.model.named_parameters()}
+
+    steps, float32 = 20, {"dtype": "float32"}
+    alone = Training(model(**float32), TOKENS, steps=steps, **SETTINGS)
+    losses, expected = weights(alone)
+    shared_losses, found = run(
+        lambda comm: weights(shared(comm, way, steps, model(**float32), every=steps)), 2
+    )[0]
+    off = {name: abs(found[name] - x).max() for name, x in expected.items()}
+    b_k = max(x for name, x in off.items() if name.endswith("b_k"))
+    others = max(x for name, x in off.items() if not name.endswith("b_k"))
+    assert b_k > 1e-5 > 2 * others
+    np.testing.assert_allclose(shared_losses, losses, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "effect"),
+    [({}, False), ({"rope": mh.positions.Rope()}, True), ({"qk_norm": True}, True)],
+)
+def test_b_k_has_no_effect_unless_there_are_rotary_positions_or_qk_norm(settings, effect):
+    made = model(**settings)
+    before = made(TOKENS[None, :11]).data
+    for name, p in made.named_parameters():
+        if name.endswith("b_k"):
+            p.data = np.linspace(-1, 1, p.data.size)
+    assert (abs(made(TOKENS[None, :11]).data - before).max() > 1e-6) == effect
+
+
+@pytest.mark.thorough
+def test_a_long_run_at_a_high_learning_rate_amplifies_rounding():
+    steps = 300
+    expected = list(Training(model(), TOKENS, steps=steps, **SETTINGS))
+    found = run(lambda comm: list(shared(comm, "data", steps)), 2)[0]
+    off = abs(np.array(found) - expected)
+    assert off[:50].max() < 1e-12
+    assert off.max() > 1e-9
+
+
+@every_way
 def test_ranks_train_in_every_array_library(way, library):
     def work(comm):
         return next(shared(comm, way, made=model(num_layers=1).to(library)))

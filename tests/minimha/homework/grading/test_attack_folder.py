@@ -79,6 +79,10 @@ def test_the_solution_earns_all_points(tmp_path):
     assert [student["points"] for student in report["students"]] == [softmax.difficulty]
 
 
+def test_there_are_more_than_100_attacks():
+    assert len(ATTACKS) > 100
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", ATTACKS, ids=lambda path: path.stem)
 def test_an_attack_earns_no_more_than_it_says_and_changes_no_file(path, system, tmp_path):

@@ -1,0 +1,140 @@
+"""Facts that chapters 01 and 02 and the page on the engine state and do not show."""
+
+import ast
+import itertools
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minimha as mh
+
+ROOT = Path(__file__).parents[1]
+ENGINE = ROOT / "autograd" / "minimha_autograd"
+PAGE = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
+
+
+def cells(chapter):
+    (path,) = ROOT.glob(f"notebooks/source/{chapter}_*.md")
+    return re.findall(r"^```\{code-cell\}\n(.*?)^```", path.read_text("utf-8"), re.M | re.S)
+
+
+def test_flip_is_a_view_in_numpy_and_a_copy_in_torch():
+    """The array standard leaves open which operations return views."""
+    torch = pytest.importorskip("torch")
+    x, t = np.arange(3.0), torch.arange(3.0)
+    assert np.shares_memory(x, np.flip(x))
+    torch.flip(t, (0,))[0] = 9.0
+    assert t.tolist() == x.tolist()
+
+
+def test_array_api_strict_returns_views_where_numpy_does():
+    xp = pytest.importorskip("array_api_strict")
+    x = xp.arange(3)
+    xp.flip(x)[0] = 9
+    assert int(x[2]) == 9
+
+
+def test_tensors_of_torch_have_no_namespace_and_some_functions_no_standard_name():
+    torch = pytest.importorskip("torch")
+    assert not hasattr(torch.ones(1), "__array_namespace__")
+    assert not hasattr(torch, "permute_dims")
+    assert not hasattr(torch, "astype")
+
+
+def test_numpy_does_without_complaint_what_array_api_strict_refuses():
+    (cell,) = (cell for cell in cells("01") if "xp = array_api_strict" in cell)
+    cell = cell.replace("xp = array_api_strict", "xp = np")
+    cell = cell.replace("except Exception", "except ZeroDivisionError")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exec(cell, {"np": np})
+
+
+def test_the_engine_of_the_chapter_has_at_most_40_lines():
+    (engine,) = (cell for cell in cells("02") if cell.startswith("clock = "))
+    assert 30 <= len(engine.splitlines()) <= 40
+    assert {node.name for node in ast.parse(engine).body if hasattr(node, "name")} == {
+        "Node", "Variable", "lift",
+    }  # fmt: skip
+
+
+def test_python_allows_a_thousand_nested_calls():
+    code = "import sys; print(sys.getrecursionlimit())"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    assert int(shown) == 1000
+
+
+def test_each_file_of_the_engine_builds_on_those_before_it():
+    table = PAGE.partition("## The files")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)(?:\.py|/)` \|", table, re.MULTILINE)
+    assert sorted(listed) == sorted(
+        path.stem for path in ENGINE.iterdir() if path.stem not in {"__init__", "py", "__pycache__"}
+    )
+    for k, name in enumerate(listed):
+        paths = (
+            [ENGINE / f"{name}.py"]
+            if (ENGINE / f"{name}.py").exists()
+            else (ENGINE / name).glob("*.py")
+        )
+        for path in paths:
+            level = 1 if path.parent == ENGINE else 2
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.level == level:
+                    used = (
+                        [node.module.split(".")[0]] if node.module else [a.name for a in node.names]
+                    )
+                    assert {*used} <= {*listed[:k]}, path
+
+
+def test_the_page_lists_every_operation_of_the_engine():
+    table = PAGE.partition("## Operations")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"\b[a-z]\w*\b", " ".join(re.findall(r"`([^`]*)`", table))))
+    missing = {*mh.ops.__all__} - listed
+    assert missing == {"getitem"}  # x[…]
+
+
+def test_operations_refuse_arrays_of_different_float_types():
+    pairs = itertools.permutations(("float16", "float32", "float64"), 2)
+    of_two = [mh.ops.add, mh.ops.multiply, mh.ops.matmul, mh.ops.maximum, mh.ops.outer, joined]
+    for (a, b), operation in itertools.product(pairs, of_two):
+        x, y = (mh.Tensor(np.ones(3, dtype), requires_grad=True) for dtype in (a, b))
+        with pytest.raises(TypeError, match="converted silently"):
+            operation(x, y)
+
+
+def joined(x, y):
+    return mh.ops.concat([x, y])
+
+
+def test_a_block_in_a_generator_of_torch_stays_open_for_the_caller():
+    torch = pytest.importorskip("torch")
+
+    def numbers():
+        with torch.no_grad():
+            yield 1
+
+    generator = numbers()
+    assert torch.is_grad_enabled()
+    next(generator)
+    assert not torch.is_grad_enabled()
+    generator.close()
+    assert torch.is_grad_enabled()
+
+
+def test_the_bits_of_16_bit_floats():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    assert np.finfo("float16").nmant + 1 == 11
+    assert float(np.finfo("float16").max) == 65504
+    bfloat16 = ml_dtypes.finfo("bfloat16")
+    assert bfloat16.nmant + 1 == 8
+    for dtype, last in (("float16", 2048), (ml_dtypes.bfloat16, 256)):
+        total, one = np.zeros((), dtype), np.ones((), dtype)
+        for _ in range(last + 5):
+            total = (total + one).astype(dtype)
+        assert float(total) == last
+    assert np.float16(2.9e-8) == 0 < np.float16(3.1e-8)

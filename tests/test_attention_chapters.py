@@ -1,0 +1,187 @@
+"""What chapters 04 to 06 and docs/attention.md state, beyond what their own cells show."""
+
+import numpy as np
+import pytest
+
+import minimha as mh
+
+
+def softmax(scores):
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def test_with_one_matrix_scores_are_symmetric_and_weights_are_not():
+    same = np.array([[2.0], [1.0]])  # Q = K
+    scores = same @ same.T
+    weights = softmax(scores)
+    assert np.array_equal(scores, scores.T)
+    assert weights[1, 0].round(2) == 0.73
+    assert weights[0, 1].round(2) == 0.12
+
+
+def test_a_head_with_one_matrix_can_attend_to_the_previous_token():
+    s = np.arange(6)
+    same = np.stack([4 * s, np.sqrt(60**2 - (4 * s + 4) ** 2)], axis=1)
+    np.testing.assert_allclose((same**2).sum(axis=1), 3584 - 32 * s)
+    assert np.diag(softmax(same @ same.T), -1).min() > 0.99
+
+
+def test_with_one_matrix_a_token_prefers_only_longer_tokens_to_itself():
+    same = np.random.default_rng(0).standard_normal((2000, 4, 3))
+    scores = same @ same.swapaxes(-1, -2)
+    lengths = np.linalg.norm(same, axis=-1)
+    preferred = scores > np.diagonal(scores, axis1=-2, axis2=-1)[..., None]
+    longer = lengths[:, None, :] > lengths[:, :, None]
+    assert preferred.any()
+    assert not (preferred & ~longer).any()
+
+
+@pytest.mark.parametrize(
+    ("positive", "same_columns", "grows"),
+    [(False, False, 1), (False, True, 1), (True, False, 1), (True, True, 16)],
+)
+def test_the_size_of_a_sum_grows_like_a_root_if_its_products_are_uncorrelated(
+    positive, same_columns, grows
+):
+    rng = np.random.default_rng(0)
+    sizes = []
+    for m in (16, 16 * 256):
+        x = rng.standard_normal((1000, 1 if same_columns else m)) * np.ones((1, m))
+        w = rng.standard_normal((m, 200))
+        sizes.append((x @ (abs(w) if positive else w)).std() / np.sqrt(m))
+    assert sizes[1] / sizes[0] == pytest.approx(grows, rel=0.1)
+
+
+def test_adam_learns_the_same_from_small_layers_and_one_large_one_but_muon_does_not():
+    rng = np.random.default_rng(0)
+    small = rng.standard_normal((4, 12, 3))  # gradients of four heads, (M, D) each
+    large = np.concatenate(list(small), axis=-1)
+
+    def adam(gradient):  # its first step
+        return gradient / (abs(gradient) + 1e-8)
+
+    def muon(gradient):  # all singular values become 1
+        left, _, right = np.linalg.svd(gradient, full_matrices=False)
+        return left @ right
+
+    together = [np.concatenate([f(g) for g in small], axis=-1) for f in (adam, muon)]
+    assert np.array_equal(together[0], adam(large))
+    assert abs(together[1] - muon(large)).max() > 0.1
+
+
+def test_splitting_and_swapping_axes_copies_nothing():
+    y = np.ones((5, 36))
+    for part in (y, *np.split(y, 3, axis=-1)):
+        assert np.shares_memory(y, part.reshape(5, 4, -1).swapaxes(0, 1))
+
+
+def test_a_linear_map_treats_each_token_separately():
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-9, 9, (5, 12)), rng.integers(-9, 9, (12, 4))
+    changed = x.copy()
+    changed[-1] += 1
+    assert np.array_equal((changed @ w)[:-1], (x @ w)[:-1])
+
+
+def test_how_much_weight_a_score_10_above_the_others_gets_depends_on_their_number():
+    def weight(keys):
+        return softmax(np.array([10.0, *[0.0] * (keys - 1)]))[0]
+
+    assert weight(16) > 0.999
+    assert weight(22_000) == pytest.approx(0.5, abs=0.001)
+
+
+def test_a_head_that_looks_for_two_kinds_of_keys_returns_one_mixture():
+    keys = 20 * np.eye(3)
+    query = keys[0] + keys[1]
+    weights = softmax(keys @ query)
+    np.testing.assert_allclose(weights, [0.5, 0.5, 0], atol=1e-12)
+    _, both = mh.scaled_dot_product_attention(query[None], keys, keys, return_weights=True)
+    np.testing.assert_allclose(both[0], [0.5, 0.5, 0], atol=1e-12)
+
+
+def test_clearing_padding_prevents_what_its_nan_would_do():
+    rng = np.random.default_rng(0)
+    valid = np.arange(4) < np.array([[4], [2]])  # (B, T)
+    x = np.where(valid[..., None], rng.standard_normal((2, 4, 6)), np.nan)
+    layer = mh.MultiHeadAttention(6, 2, dtype="float64")
+    dout = np.where(valid[..., None], rng.standard_normal(x.shape), 0.0)
+
+    finite = []
+    for tokens in (x, np.where(valid[..., None], x, 0.0)):
+        for p in layer.parameters():
+            p.grad = None
+        layer(mh.Tensor(tokens), mask=mh.masks.keys(valid)).backward(dout)
+        finite.append(all(np.isfinite(p.grad).all() for p in layer.parameters()))
+    assert finite == [False, True]
+
+
+def test_the_padding_mask_has_one_row_for_all_heads_and_queries():
+    assert mh.masks.padding([3, 1]).array((2, 3, 4, 5)).shape == (2, 1, 1, 5)
+
+
+def test_the_package_computes_float16_scores_that_would_overflow():
+    query, key = np.full((1, 128), 30, "float16"), np.full((2, 128), 30, "float16")
+    with np.errstate(over="ignore"):
+        assert np.isinf(query @ key.mT).all()
+    _, weights = mh.scaled_dot_product_attention(query, key, key, return_weights=True)
+    np.testing.assert_allclose(weights, [[0.5, 0.5]])
+
+
+def test_a_query_that_sees_nothing_passes_a_gradient_on_through_lse_of_a_sink_alone():
+    rng = np.random.default_rng(0)
+    q, k, v = (mh.Tensor(rng.standard_normal((1, 2, 3)), requires_grad=True) for _ in range(3))
+    sink = mh.Tensor(np.array([0.3]), requires_grad=True)
+    nothing = mh.masks.dense(np.zeros((2, 2), dtype=bool))
+    out, lse = mh.scaled_dot_product_attention(q, k, v, nothing, sink=sink, return_lse=True)
+    assert (out.data == 0).all()
+    assert (lse.data == 0.3).all()
+    out.backward(np.ones(out.shape))
+    assert all((leaf.grad == 0).all() for leaf in (q, k, v, sink))
+    _, lse = mh.scaled_dot_product_attention(q, k, v, nothing, sink=sink, return_lse=True)
+    lse.backward(np.ones(lse.shape))
+    assert sink.grad == 2.0  # one for each query
+
+
+@pytest.mark.parametrize(
+    ("settings", "zero"),
+    [
+        ({}, True),
+        ({"num_kv_heads": 2}, True),
+        ({"rope": mh.positions.Rope()}, False),
+        ({"qk_norm": True}, False),
+        ({"sink": True}, False),
+        ({"softcap": 3.0}, False),
+    ],
+    ids=["plain", "grouped", "rope", "qk_norm", "sink", "softcap"],
+)
+def test_the_bias_of_keys_has_no_gradient_unless_an_option_feels_it(settings, zero):
+    rng = np.random.default_rng(0)
+    layer = mh.MultiHeadAttention(16, 4, dtype="float64", **settings)
+    for p in layer.parameters():
+        p.data = rng.standard_normal(p.shape)
+    y = layer(rng.standard_normal((2, 5, 16)), mask=mh.masks.causal())
+    y.backward(rng.standard_normal(y.shape))
+    size = abs(layer.b_k.grad).max() / abs(layer.b_q.grad).max()
+    assert size < 1e-12 if zero else size > 1e-3
+
+
+@pytest.mark.parametrize(("beta", "grows"), [(0.1, False), (1.9, False), (2.0, False), (2.1, True)])
+def test_the_delta_rule_keeps_old_content_bounded_if_beta_times_the_squared_key_is_below_2(
+    beta, grows
+):
+    rng = np.random.default_rng(0)
+    key = 3 * rng.standard_normal((200, 4))
+    beta = beta / (key**2).sum(axis=-1)  # β‖k‖² is the number above
+    value, start = np.zeros((200, 2)), rng.standard_normal((4, 2))
+    _, state = mh.gated_delta_rule(key, key, value, beta, state=start, form="recurrent")
+    growth = np.linalg.norm(state) / np.linalg.norm(start)
+    assert growth > 2 if grows else growth < 1 + 1e-12
+
+
+def test_a_linear_state_returns_values_of_orthogonal_keys_exactly_only_without_decay():
+    keys, values = np.eye(3), np.arange(6.0).reshape(3, 2)
+    for log_decay, exact in ((None, True), (np.full(3, -0.1), False)):
+        _, state = mh.linear_attention(keys, keys, values, log_decay)
+        assert np.array_equal(keys @ state, values) is exact
