@@ -286,7 +286,8 @@ class Kinks:
         if smooth:
             return {}
         entries = self._different()
-        return self._verdicts(Pieces(self, self._measured, entries)) if len(entries) else {}
+        found = self._verdicts(Pieces(self, self._measured, entries)) if len(entries) else None
+        return found or {}
 
     def _different(self) -> np.ndarray:
         """Up to MANY entries whose numeric gradients differ between a few points nearby."""

@@ -21,7 +21,7 @@ class Row:
     note     "structural zero": the numeric gradient is only noise; "lost in rounding": it is
              smaller than the noise of the gradient under check (errors are then in units of this
              noise); how large an error the noise could hide; the number of entries at a kink, and
-             of those among them for which nothing was decided; why a more precise method was not used
+             how many of these were not decided; why a more precise method was not used
     passed   whether the error is allowed
     """
 
