@@ -240,18 +240,21 @@ class Kinks:
         rays = [first, -first, *(self._ray() for _ in range(6))]
         far, step = self._pulled.far, self._pulled.step
 
-        def spread(shrink: float) -> tuple[float, float, float]:
-            h = step * shrink
-            slopes = np.array([self._slope(self._point(u, far * shrink), d, h) for u in rays])
-            slopes = slopes[np.isfinite(slopes)]
-            size = float(abs(slopes).max(initial=0.0))
-            return float(np.ptp(slopes)) if slopes.size else 0.0, size, 6 * self._rounding / h
+        def slopes(shrink: float) -> np.ndarray:
+            return np.array(
+                [self._slope(self._point(u, far * shrink), d, step * shrink) for u in rays]
+            )
 
-        wide, size, noise = spread(1.0)
-        if wide <= 1e-6 * size + noise:
+        wide = slopes(1.0)
+        wide_spread = _spread(wide)
+        noise = 6 * self._rounding / step
+        if not wide_spread > 1e-6 * float(abs(wide[np.isfinite(wide)]).max(initial=0.0)) + noise:
             return False
-        narrow, _, noise = spread(0.1)
-        return narrow > max(0.5 * wide, noise)
+        narrow = slopes(0.1)
+        # The slope along a ray stays the same, or x is so large that nothing near it has a number.
+        changes = abs(wide - narrow)[np.isfinite(wide - narrow)]
+        same = changes.size and np.median(changes) <= max(0.2 * wide_spread, 10 * noise)
+        return bool(same and _spread(narrow) > max(0.5 * wide_spread, 10 * noise))
 
     @cached_property
     def _noises(self) -> dict[str, float]:
@@ -356,6 +359,12 @@ class Kinks:
                 at = tuple(map(int, place))
                 entries.append((name, at, float(d[at])))
         return Claim(tuple(entries), found.low, found.high, found.claimed)
+
+
+def _spread(x: np.ndarray) -> float:
+    """The distance between the smallest and the largest of the finite entries."""
+    finite = x[np.isfinite(x)]
+    return float(np.ptp(finite)) if finite.size else 0.0
 
 
 @dataclass(frozen=True)
