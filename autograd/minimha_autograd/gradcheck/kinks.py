@@ -27,15 +27,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from .gradients import Gradients
 from .text import listed
-
-if TYPE_CHECKING:
-    from .compare import Target
 
 __tracebackhide__ = True
 
@@ -45,6 +42,18 @@ MANY = 200
 
 BUDGET = 20_000
 """Gradients that may be computed to decide about a kink."""
+
+
+class Checked(Protocol):
+    """An input whose gradient is under check, as in compare.py."""
+
+    @property
+    def x(self) -> np.ndarray: ...
+    @property
+    def gradient(self) -> np.ndarray: ...
+    @property
+    def entry_scales(self) -> np.ndarray: ...
+    def allowed_for(self, noise: float) -> float: ...
 
 
 class Radii(NamedTuple):
@@ -154,7 +163,7 @@ class Verdict:
 class Kinks:
     """The pieces of L around the checked inputs, which move jointly, and what they allow."""
 
-    def __init__(self, gradients: Gradients, targets: Mapping[str, Target]) -> None:
+    def __init__(self, gradients: Gradients, targets: Mapping[str, Checked]) -> None:
         self._gradients, self._targets = gradients, targets
         function = gradients.function
         self._numbers = {
