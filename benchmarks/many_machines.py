@@ -60,7 +60,7 @@ A dash means that there are more ranks than parts: *data* needs a sequence for e
   parameters, and their size depends neither on B nor on T.
 - **ulysses** comes next, up to {G} ranks. What a rank sends decreases with the number of ranks, and
   from {few} ranks on it is less than in the ring.
-- **ring** can use as many ranks as positions. But keys and values visit nearly all ranks, so the time
+- **ring** can use as many ranks as positions. But keys and values visit all ranks, so the time
   for sending does not decrease: on {ranks:,} ranks it is {sending:.0f} s. The backward pass computes the attention
   of each visit again, which adds a third to the flops of attention. The ring needs {cross} ranks to be faster than
   *data* on {sequences} ranks.

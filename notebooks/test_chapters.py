@@ -111,6 +111,8 @@ TWO_TOKENS = {  # worked by hand in the text
     "11_speed": [
         "score 1.0986: shrink 0.3333 peak 1.0986 total 1.3333 acc 9.3333\nout 7.0",
         "score 0.0000: shrink 1.0000 peak 1.0986 total 1.3333 acc 9.3333\nout 7.0",
+        "new subtracted: total nan\n0 subtracted:   total 0.0   acc / total nan\n",
+        "peak + ln total -inf",
         f"flops         {1073.742:13}{1073.742:13}",
         f"moved         {205.521:13}{205.718:13}",
         f"kept          {16.777:13}{16.777:13}",
@@ -124,6 +126,7 @@ TWO_TOKENS = {  # worked by hand in the text
         "running_sum   a block loads what another block stored",
         "column_means  no error, but y[2] is [nan nan]",
         "errors reported: no guess, the result 4",
+        "column_means  with two tokens and one block right: True",
         "peak   [1.0986 0.    ]\ntotal  [1.3333 2.    ]\nacc    [ 9.3333 12.    ]\nout [7. 6.]",
         "hidden scores: no guess, the result 28",
         "128 queries, 128 keys, D =  64:  24576 registers, may fit",
@@ -134,6 +137,8 @@ TWO_TOKENS = {  # worked by hand in the text
         "last tile of keys left out           right                         off by",
         "edge tiles counted as middle         right                         off by",
         "mistakes that pass the first test: no guess, the result 3",
+        "16 queries, 16 keys: right right right right right right",
+        "8 × 128: 54% of the activations belong to the perceptrons\n4 × 256: 48% of",
     ],
     "13_many_machines": [
         "to train the model: 112 GB\nkeys and values of the layer: 33 GB",
@@ -148,8 +153,8 @@ TWO_TOKENS = {  # worked by hand in the text
         "merged: out 7.0000, e^lse 4.0000",
         "zigzag True   shares of the pairs: 25%, 25%, 25%, 25%",
         "4 ranks  ulysses  formula   1920   counted  1920",
-        "loss not divided by the number of ranks    first loss the same         second loss off by +",
-        "gradient of own weights summed             first loss the same         second loss off by -",
+        "loss not divided by the number of ranks    first loss the same         second loss off by +",  # noqa: E501
+        "gradient of own weights summed             first loss the same         second loss off by -",  # noqa: E501
         "mistakes that change the first loss: no guess, the result 1",
         "gradients times 1: after three steps, p is 0.796912",
         "gradients times 2: after three steps, p is 0.796912",

@@ -83,6 +83,28 @@ def test_torch_after_eval_gives_nan_on_its_fast_path_or_with_weights(settings, n
     assert out.isnan().any().item() == nan
 
 
+@pytest.mark.parametrize(("fast", "weights", "lost"), [
+    (True, False, "causal"), (False, True, "causal"), (False, False, "other"),
+])  # fmt: skip
+def test_of_two_masks_torch_loses_one(fast, weights, lost):
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).train(not fast)
+    x = torch.randn(1, 4, 8, requires_grad=True)
+    other = torch.zeros(4, 4, dtype=torch.bool)
+    other[:, 1] = True  # hides key 1
+
+    def attended(y):
+        with torch.set_grad_enabled(not fast):
+            options = {"attn_mask": other, "is_causal": True, "need_weights": weights}
+            return layer(y, y, y, **options)[0].detach()
+
+    def moved(key):
+        return (attended(x) - attended(x + torch.eye(4)[key][None, :, None])).abs().amax(-1)[0]
+
+    future_is_seen, key_1_is_seen = moved(3)[0] > 1e-4, moved(1)[2] > 1e-4
+    assert (future_is_seen, key_1_is_seen) == (lost == "causal", lost == "other")
+
+
 def test_a_causal_mask_that_torch_aligns_bottom_right():
     torch = pytest.importorskip("torch")
     bias = pytest.importorskip("torch.nn.attention.bias")

@@ -1,6 +1,6 @@
 """What Linux refuses to the process of a submission, because NumPy can overwrite Python's checks.
 
-A seccomp filter decides by the number of a system call and its first argument:
+A seccomp filter decides by the number of a system call and its first two arguments:
 https://docs.kernel.org/userspace-api/seccomp_filter.html
 """
 
@@ -14,18 +14,24 @@ from collections.abc import Iterator
 _REFUSED = {
     "x86_64": (
         0xC000003E,
-        "76 82-94 101 132-133 155 161 165-166 188-199 235 257-261 263-268 280 316 424-4294967295",
+        "49 76 82-94 101 132-133 155 161 165-166 188-199 235 257-261 263-268 280 316 424-4294967295",
         "62 129 200 234 297 302 310-311",
+        (72, 16),
     ),
     "aarch64": (
         0xC00000B7,
-        "5-16 33-41 45 51-56 88 117 276 424-4294967295",
+        "5-16 33-41 45 51-56 88 117 200 276 424-4294967295",
         "129-131 138 240 261 270-271",
+        (25, 29),
     ),
 }
-"""By machine: its number; the system calls that change files by their paths, ptrace, and those that
-are newer than 2019; those that reach the process in the first argument: its signals, its memory and
-its limits."""
+"""By machine: its number; the system calls that change files by their paths, bind, ptrace, and those
+that are newer than 2019; those that reach the process in the first argument: its signals, its memory
+and its limits; fcntl and ioctl."""
+
+_OWNERS = (8, 10, 15), (0x8901, 0x8902)
+"""The commands of fcntl and ioctl that choose the process to which Linux sends a signal when a file
+or a socket is ready, and the signal."""
 
 
 def protects() -> bool:
@@ -59,7 +65,7 @@ def _prctl(option: int, first: int, second: int | bytes) -> int:
 
 def _filter() -> Iterator[tuple[int, int, int, int]]:
     """The instructions: code, how many to skip if true and if false, value."""
-    machine, always, for_others = _REFUSED[os.uname().machine]
+    machine, always, for_others, with_commands = _REFUSED[os.uname().machine]
     load, equal, above, at_least = 0x20, 0x15, 0x25, 0x35
     allow, refuse = (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)
 
@@ -71,6 +77,10 @@ def _filter() -> Iterator[tuple[int, int, int, int]]:
 
     yield from ((load, 0, 0, 4), (equal, 1, 0, machine), refuse)
     yield from refused(always)
+    for call, commands in zip(with_commands, _OWNERS, strict=True):
+        yield from ((load, 0, 0, 0), (equal, 0, 1 + 2 * len(commands), call), (load, 0, 0, 24))
+        for command in commands:
+            yield from ((equal, 0, 1, command), refuse)
     yield from ((load, 0, 0, 16), (equal, 1, 0, 0), (equal, 0, 1, os.getpid()), allow)
     yield from refused(for_others)
     yield allow

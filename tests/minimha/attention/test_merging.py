@@ -80,6 +80,26 @@ def test_lse_is_the_logarithm_of_the_sum_of_exponentials(implementation, setting
     assert (lse[0, :, 2] == -math.inf).all() or "sink" in settings
 
 
+@every_implementation
+def test_lse_includes_the_sink_for_two_keys_by_hand(implementation):
+    """Scores ln 3 and 0 with the sink ln 4: the sum of exponentials is 4 + 3 + 1."""
+    query, key, value, logit = (
+        mh.Tensor(np.array(x, float), requires_grad=True)
+        for x in ([[math.log(3)]], [[1], [0]], [[8], [4]], math.log(4))
+    )
+    out, lse = mh.scaled_dot_product_attention(
+        query, key, value, sink=logit, return_lse=True, implementation=implementation
+    )
+    np.testing.assert_allclose(lse.data, [math.log(8)], rtol=1e-14)  # and not ln (3 + 1)
+    np.testing.assert_allclose(out.data, [[3 / 8 * 8 + 1 / 8 * 4]], rtol=1e-14)
+
+    # delta = dout · out = 7/2, and dscores = P · (dP − delta); for the sink, which has no value,
+    # dP is 0.
+    out.sum().backward()
+    np.testing.assert_allclose(query.grad, [[3 / 8 * (8 - 3.5)]], rtol=1e-13)
+    np.testing.assert_allclose(logit.grad, -1 / 2 * 3.5, rtol=1e-13)
+
+
 @every_setting
 @every_implementation
 def test_merged_parts_equal_the_whole_forward_and_backward(implementation, settings):

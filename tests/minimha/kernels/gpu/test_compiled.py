@@ -1,16 +1,19 @@
 """The kernels for GPUs compile where there is no GPU."""
 
+import importlib.util
 import os
 import random
 import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
-from minimha.kernels.gpu import compiled, cuda, fused
+from minimha.kernels.gpu import compiled, cuda, fused, tiled
 
 pytestmark = pytest.mark.thorough
 SOURCE = cuda.text(fused.SOURCE)
@@ -119,6 +122,32 @@ def test_wrong_types_do_not_compile(tiles, k, wrong):
     parameters[k] = parameters[k]._replace(dtype=wrong)
     with pytest.raises(ct.TileError):
         compiled.bytecode(signature._replace(parameters=tuple(parameters)))
+
+
+@pytest.mark.parametrize(("warps", "registers", "spilled"), [(4, 168, 488), (8, 168, 56)])
+def test_more_warps_share_a_tile_and_spill_less(
+    tiles, monkeypatch, tmp_path, warps, registers, spilled
+):
+    """The forward in float16 with D = 64 and tiles of 128 × 128, as chapter 12 says."""
+    text = Path(tiled.__file__).with_name("tiles.py").read_text(encoding="utf-8")
+    path = tmp_path / "tiles_with_warps.py"
+    path.write_text(text.replace("num_worker_warps=8", f"num_worker_warps={warps}"), "utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, path.stem, module)
+    spec.loader.exec_module(module)
+
+    importlib.import_module("minimha.kernels.gpu.tiles")
+    monkeypatch.setattr("minimha.kernels.gpu.tiles", module)
+    signature = compiled.signatures("float16", compiled.COMMON[0], compiled.Options())[0]
+    assert signature.parameters[-4:] == (128, 128, 64, 64)
+    found = compiled.registers_and_spills(
+        compiled.machine_code(compiled.bytecode(signature), "sm_90")
+    )
+    if version("nvidia-cuda-tileiras").startswith("13.4."):
+        assert found == (registers, spilled)
+    elif warps == 8:
+        assert found[1] <= 100
 
 
 def test_a_compiler_that_crashes_is_an_error(tiles, monkeypatch):

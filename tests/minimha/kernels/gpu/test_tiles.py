@@ -11,7 +11,7 @@ from minimha import masks
 from minimha.attention import IMPLEMENTATIONS, Arguments
 from minimha.functional.dropout import Draw
 from minimha.kernels import attention as ways
-from minimha.kernels.gpu import tiled
+from minimha.kernels.gpu import numpy_tile, tiled
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +64,19 @@ def test_tf32_has_errors_of_its_rounding_and_is_off_by_default(rng, monkeypatch)
     assert error() < 2e-6
     monkeypatch.setattr(tiled, "TF32", True)
     assert 1e-5 < error() < 4e-3
+
+
+def test_three_products_in_tf32_keep_about_21_bits_and_one_keeps_11(rng):
+    kernels = tiled.on_numpy().kernels
+    x, y = (rng.standard_normal(n, "float32").view(numpy_tile.Tile) for n in ((1024, 1), (1, 1024)))
+    exact = np.multiply(x, y, dtype=float)
+    zero = numpy_tile.full(exact.shape, 0.0, np.float32)
+    bits = {
+        tf32: -np.log2(abs(kernels.product(x, y, zero, tf32) / exact - 1).max())
+        for tf32 in (False, True)
+    }
+    assert 20.5 < bits[False] < 22
+    assert 10 < bits[True] < 11.5
 
 
 def test_bfloat16_is_rounded_only_between_products(rng):
