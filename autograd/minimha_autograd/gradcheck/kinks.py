@@ -627,7 +627,11 @@ class Pieces:
         wanted: float,
     ) -> tuple[np.ndarray | None, bool]:
         """A piece whose slope along d is larger than those known; and, if none is found, whether
-        the search came to the same largest slope several times."""
+        the search came to the same largest slope several times.
+
+        It starts along d and the opposite ray, and from the pieces with the largest slopes, and
+        climbs by changing one or two entries of the ray at a time.
+        """
         slopes = pieces.rows @ d
         known = float(slopes.max())
         little = float(abs(d) @ self.tolerance[block]) + 1e-13 * abs(known)
@@ -641,6 +645,7 @@ class Pieces:
                 ray = self._fresh()
                 ray[block] = sign * quick + wiggle * ray[block]
                 climbs.insert(0, ray)
+        tries = 10 + 6 * len(block) if len(block) > 1 else 3
         reached = reached_nearly = 0
         for n, ray in enumerate(climbs):
             limit = self.limit(ray)
@@ -649,8 +654,8 @@ class Pieces:
             best, score = ray, float(limit[block] @ d)
             if score > known + step and self._is_piece(ray, limit, block):
                 return limit[block], False
-            for _ in range(10 + 6 * len(block) if n >= 4 else 0):
-                if self._left < 0 or score >= known - little:
+            for _ in range(tries if n >= 4 else 0):
+                if self._left < 0:
                     break
                 limit = self.limit(moved := self._moved(best, block))
                 if limit is None or (now := float(limit[block] @ d)) < score - little:
@@ -663,7 +668,7 @@ class Pieces:
             reached_nearly += abs(score - known) <= step
         sure = reached >= 2 and gap > little
         # A round hull, such as that of a norm, has no largest slope that is met twice.
-        sure |= reached_nearly >= 3 and gap > max(little, 0.05 * float(np.ptp(slopes)))
+        sure |= reached_nearly >= 2 and gap > max(little, 0.05 * float(np.ptp(slopes)))
         return None, sure and self._left > 0
 
     def _is_piece(self, ray: np.ndarray, limit: np.ndarray, block: np.ndarray) -> bool:
