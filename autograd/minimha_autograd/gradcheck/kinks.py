@@ -291,6 +291,8 @@ class Kinks:
 
         smooth  whether L has no kink. Its steps may have some, as in relu(x) − relu(−x), which is x
         """
+        if smooth and self._same_nearby():
+            return {}
         pieces = Pieces(self, self._pulled, None)
         found = self._verdicts(pieces) if pieces.confirmed() else None
         if found is not None:
@@ -300,6 +302,12 @@ class Kinks:
         entries = self._different()
         found = self._verdicts(Pieces(self, self._measured, entries)) if len(entries) else None
         return found or {}
+
+    def _same_nearby(self) -> bool:
+        """Whether the gradient at a point nearby is about the one here: the common case."""
+        nearby = self._pull(self._point(self._ray(), self._pulled.near))
+        close = 10 * self._pulled.checked * abs(self._g).max(initial=0.0)
+        return nearby is None or not (abs(nearby - self._g) > close).any()
 
     def _different(self) -> np.ndarray:
         """Up to MANY entries whose numeric gradients differ between a few points nearby."""
