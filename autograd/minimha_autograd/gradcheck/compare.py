@@ -24,6 +24,7 @@ from .numeric import (
     largest,
     perturbed,
     scales,
+    slopes,
 )
 
 METHODS = ("auto", *BOUNDS, "adjoint")
@@ -245,9 +246,13 @@ class Target:
         kinks = self.at_kinks(None) if self.at_kinks else None
         own = kinks.noise if kinks else self.noise_allowed
         comparison = against(numeric, noise, own)
-        if self.at_kinks and not comparison.passed:
+        if not comparison.passed:
             limit = bound * largest(numeric) + noise + own
-            kinks = self.at_kinks(~(abs(self.gradient - numeric) <= limit))
+            suspects = ~(abs(self.gradient - numeric) <= limit)
+            if self.at_kinks is None:
+                smoothed, note = self._between_slopes(numeric, limit, suspects)
+                return against(smoothed, noise, own).noting(note)
+            kinks = self.at_kinks(suspects)
         if kinks is None or not kinks.at.any():
             return comparison
         fitting = np.where(kinks.at, kinks.fitting, numeric)
@@ -256,6 +261,20 @@ class Target:
         if found.passed and found.note.startswith(ZERO):  # zero is not the only right one
             found = found._replace(note="")
         return found.noting(kinks.note)
+
+    def _between_slopes(
+        self, numeric: np.ndarray, limit: np.ndarray | float, suspects: np.ndarray
+    ) -> tuple[np.ndarray, str]:
+        """The numeric gradient, with the one under check wherever L has a kink along an axis and it
+        lies between the slopes from the left and from the right; and a note. It is for a target
+        that stands alone: an intermediate, or a place on a line."""
+        fitting, count = np.array(numeric), 0
+        limit = np.broadcast_to(limit, fitting.shape)
+        for k in map(tuple, np.argwhere(suspects)):
+            left, right = slopes(self.loss, self.x, k, self.rounding)
+            if min(left, right) - limit[k] <= self.gradient[k] <= max(left, right) + limit[k]:
+                fitting[k], count = self.gradient[k], count + 1
+        return fitting, f"kink at {count} of {self.x.size} entries" if count else ""
 
     def only_kinks(self) -> Comparison | None:
         """The comparison of the entries at kinks; None if there are none."""

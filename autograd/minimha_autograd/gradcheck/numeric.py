@@ -135,6 +135,29 @@ def along(loss: Loss, x: np.ndarray, direction: np.ndarray) -> Loss:
     return lambda t: loss(x + t * direction)
 
 
+def slopes(loss: Loss, x: np.ndarray, k: tuple[int, ...], rounding: float) -> tuple[float, float]:
+    """The slopes of L at the entry k from the left and from the right, where L has a kink there.
+
+    At a kink the difference of the slopes is the same for every step; for a smooth function it
+    decreases with the step. Without a kink both are NaN.
+    """
+    scale = max(1.0, abs(float(x[k])))
+    level = loss(x)
+    sides = []
+    for h in (scale * 10.0**-n for n in ((3, 4, 5) if x.dtype == np.float64 else (1, 2))):
+        moved = []
+        for signed in (-h, h):
+            y = x.copy()
+            y[k] += signed
+            step = float(y[k]) - float(x[k])
+            moved.append((_at(loss, y) - level) / (step or signed))
+        sides.append((*moved, 4 * rounding / h))
+    gaps = [right - left for left, right, _ in sides]
+    left, right, noise = sides[-1]
+    same = all(abs(gap - gaps[-1]) <= 0.1 * abs(gaps[-1]) + noise for gap in gaps)
+    return (left, right) if same and abs(gaps[-1]) > 10 * noise else (np.nan, np.nan)
+
+
 def largest(x: np.ndarray) -> float:
     """The size of the largest finite entry."""
     return float(abs(x[np.isfinite(x)]).max(initial=0.0))
