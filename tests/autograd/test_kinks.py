@@ -100,6 +100,21 @@ def test_a_parameter_at_a_kink():
     assert "kink at 2 of 2 entries" in notes["bias"]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_relu_after_layer_norm_whose_gradients_are_a_hundred_times_larger(dtype):
+    """The second row is constant: with σ = √ε, its x hides the pieces that depend on the bias."""
+    x, weight, bias = (
+        mh.Tensor(np.array(x, dtype=dtype))
+        for x in ([[1, 2, 3, 2], [5, 5, 5, 5], [0, 1, 0, 1]], np.ones(4), np.zeros(4))
+    )
+    for seed in range(4):
+        mh.gradcheck(
+            lambda x, weight, bias: mh.functional.relu(mh.functional.layer_norm(x, weight, bias)),
+            *(x, weight, bias),
+            rng=seed,
+        )
+
+
 def test_what_is_not_decided_is_said():
     """A norm at 0 has a piece for each direction: here the gradient is nearly as long as theirs."""
     f, x = ties.norm(3**-0.5 - 1e-7), np.zeros(3)

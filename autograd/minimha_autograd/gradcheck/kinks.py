@@ -40,6 +40,9 @@ RAYS = 40
 MANY = 200
 """Entries above which those that depend on one another are not told apart."""
 
+FEW = 8
+"""Entries that depend on one another up to which a search for pieces is trusted."""
+
 BUDGET = 20_000
 """Gradients that may be computed to decide about a kink."""
 
@@ -181,6 +184,10 @@ class Kinks:
         self._pulled, self._measured = PULLED[numeric, gradient], MEASURED[numeric]
         # Points nearby must be rounded to different numbers.
         self._unit = np.maximum(scales, size * (2e-3 if gradient == "float64" else 0.3))
+        self.input_of = self._joined(
+            {n: np.full(shape, k) for k, (n, shape) in enumerate(self._shapes.items())}
+        )
+        self.inputs = len(self._shapes)
         self._rng = np.random.default_rng(0)
         self._rounding = gradients.rounding
         self._settled: dict[str, Verdict] | None = None
@@ -417,6 +424,12 @@ class Pieces:
         self.rays, self.limits = list[np.ndarray](), list[np.ndarray]()
         self.smooth = np.zeros(kinks._x.shape)
         drawn = [self._rng.standard_normal(kinks._x.shape) for _ in range(RAYS // 2)]
+        for k in range(min(kinks.inputs, 8) if kinks.inputs > 1 else 0):
+            # One input alone decides: others, with larger gradients, would hide its pieces.
+            for one_sign in (True, False, False):
+                u = self._rng.standard_normal(kinks._x.shape)
+                u = abs(u) if one_sign else u
+                drawn.append(np.where(kinks.input_of == k, u, 1e-4 * self._fresh()))
         order = np.sort(1.0 + self._rng.random(kinks._x.size))
         for u in (*drawn, order):
             self._look(u, -u)
@@ -674,10 +687,18 @@ class Pieces:
                     return limit[block], False
             reached += abs(score - known) <= little
             reached_nearly += abs(score - known) <= step
-        sure = reached >= 2 and gap > little
+        spread = float(np.ptp(slopes))
         # A round hull, such as that of a norm, has no largest slope that is met twice.
-        sure |= reached_nearly >= 2 and gap > max(little, 0.05 * float(np.ptp(slopes)))
-        return None, sure and self._left > 0
+        met = reached >= 2 or (reached_nearly >= 2 and gap > 0.05 * spread)
+        few = len(block) <= FEW or gap > 0.5 * spread or self._each_seen_twice(scores, little)
+        return None, gap > little and met and few and self._left > 0
+
+    def _each_seen_twice(self, slopes: np.ndarray, little: float) -> bool:
+        """Whether none of the slopes along the random rays was seen once only: then there are
+        hardly any that were not seen."""
+        ordered = np.sort(slopes)
+        new = np.diff(ordered, prepend=-np.inf) > little
+        return bool(np.bincount(np.cumsum(new))[1:].min() >= 2)
 
     def _is_piece(self, ray: np.ndarray, limit: np.ndarray, block: np.ndarray) -> bool:
         """Whether differences confirm a gradient along a ray: it may be one along which entries
@@ -687,15 +708,23 @@ class Pieces:
         return self._agrees(self._kinks._point(ray, self._radii.far), limit, d)
 
     def _moved(self, ray: np.ndarray, block: np.ndarray) -> np.ndarray:
-        """A ray with one or two entries drawn anew, or exchanged."""
-        moved = ray.copy()
-        some = self._rng.choice(block, size=min(2, len(block)), replace=False)
-        if self._rng.random() < 0.4:
+        """A ray with one or two entries drawn anew, or exchanged, or with some on another scale: a
+        large gradient of one input may hide the pieces that depend on another one."""
+        moved, rng = ray.copy(), self._rng
+        some = rng.choice(block, size=min(2, len(block)), replace=False)
+        way = rng.random()
+        if way < 0.3:
             moved[some] = moved[some[::-1]]
+        elif way < 0.7:
+            far = rng.choice([1.0, 3.0 * np.sqrt(len(block))])
+            some = some[: rng.integers(1, 3)]
+            moved[some] = far * rng.standard_normal(len(some))
         else:
-            far = self._rng.choice([1.0, 3.0 * np.sqrt(len(block))])
-            some = some[: self._rng.integers(1, 3)]
-            moved[some] = far * self._rng.standard_normal(len(some))
+            inputs = self._kinks.input_of[block]
+            part = (
+                inputs == rng.choice(inputs) if rng.random() < 0.5 else rng.random(len(block)) < 0.5
+            )
+            moved[block[part]] *= 10.0 ** rng.uniform(-3, 1)
         return moved
 
     def _simple(
@@ -705,7 +734,8 @@ class Pieces:
         if len(block) > MANY:
             return None
         eye = np.eye(len(block))
-        for d in (np.ones(len(block)), -np.ones(len(block)), *eye, *-eye):
+        ones = np.ones(len(block))
+        for d in (*self._fixed(block, g, pieces), ones, -ones, *eye, *-eye):
             if g @ d > (pieces.rows @ d).max() + abs(d) @ self.tolerance[block]:
                 found, sure = self._farthest(block, d, pieces, starts, float(g @ d))
                 if found is not None:
@@ -713,6 +743,17 @@ class Pieces:
                 elif sure:
                     return self._wrong(block, g, pieces, starts, d)
         return None
+
+    def _fixed(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> list[np.ndarray]:
+        """The direction, if any, along which all pieces have one slope, and g another one."""
+        seen = np.array(self.limits)[:, block] / pieces.scale
+        _, sizes, axes = np.linalg.svd(seen - seen[0], full_matrices=False)
+        axes = axes[sizes > 1e-6 * sizes[0]]
+        if len(axes) + 10 > len(seen):  # further rays may show further pieces
+            return []
+        off = g / pieces.scale - seen[0]
+        d = (off - axes.T @ (axes @ off)) / pieces.scale
+        return [d] if abs(d).max() > 1e-6 * abs(off / pieces.scale).max() else []
 
     def _wrong(
         self,
