@@ -568,3 +568,121 @@ for a in (-1, 0, 0.5, 1):
     right(f"a curved kink with {a}", smooth_beside(a), [0.7, 0.0])
 for a in (1.001, -2):
     wrong(f"a curved kink with {a}", smooth_beside(a), [0.7, 0.0])
+
+
+# Many entries that depend on one another.
+
+TWELVE = [1.0] * 7 + [2.0] * 5
+for order in (stable, backwards, equal_shares):
+    right(f"sort of 12, {order.__name__}", sort(order), TWELVE)
+    right(f"top 5 of 12, {order.__name__}", top_k(order, 5), TWELVE)
+wrong("sort of 12, to every", sort(to_every), TWELVE)
+wrong("sort of 12, to the first", sort(to_first), TWELVE)
+wrong("top 5 of 12 equal ones, every", top_k(to_every, 5), np.ones(12))
+right("max of 20, first", reduced(np.max, first), np.ones(20))
+for share in (every, half, uneven):
+    wrong(f"max of 20, {share.__name__}", reduced(np.max, share), np.ones(20))
+BITS = np.random.default_rng(7).integers(0, 2, (6, 6))
+for share in (first, last, shares):
+    right(f"max pooling of bits, {share.__name__}", pooled(share), BITS)
+    right(f"cummax of ones, {share.__name__}", cummax(share), np.ones(12))
+wrong("max pooling of bits, every", pooled(every), BITS)
+wrong("max pooling of bits, none", pooled(none), BITS)
+wrong("cummax of ones, every", cummax(every), np.ones(12))
+right("maximum of ones, half", pair(np.maximum, 0.5), np.ones((4, 5)), np.ones((4, 5)))
+wrong("maximum of ones, both", pair(np.maximum, (1, 1)), np.ones((4, 5)), np.ones((4, 5)))
+WIDE = np.tile(W, (3, 1))
+for a in (0, 0.5, 1):
+    right(
+        f"a layer of 12 units at 0 with {a}", layer(a), WIDE, np.zeros(3), np.zeros(12), normal(12)
+    )
+wrong("a layer of 12 units at 0 with 2", layer(2), WIDE, np.zeros(3), np.zeros(12), normal(12))
+
+
+# Differences, ranges, several inputs, and other units.
+
+
+def l1(at_zero):
+    """Σ |a − b|"""
+
+    def f(a, b):
+        d = a - b
+
+        def pullback(dy):
+            s = (dy * np.where(d == 0, at_zero, np.sign(d))).astype(a.dtype)
+            return s, -s
+
+        return np.asarray(np.abs(d).sum()), pullback
+
+    return f
+
+
+for a in (0, 1, -1, 0.5):
+    right(f"|a − b| with {a}", l1(a), [1.0, 2.0, 3.0], [1.0, 2.0, 2.5])
+for a in (2, -1.2):
+    wrong(f"|a − b| with {a}", l1(a), [1.0, 2.0, 3.0], [1.0, 2.0, 2.5])
+
+
+def extent(share):
+    """max(x) − min(x)"""
+
+    def f(x):
+        def pullback(dy):
+            d = 1.0 * share(x == x.max()) - 1.0 * share(x == x.min())
+            return ((dy * d).astype(x.dtype),)
+
+        return np.asarray(x.max() - x.min()), pullback
+
+    return f
+
+
+for share in (first, last, shares):
+    right(f"range, {share.__name__}", extent(share), [1.0, 1.0, 0.0, 0.0, 0.5])
+    right(f"range of equal ones, {share.__name__}", extent(share), [1.0, 1.0, 1.0])
+wrong("range, every", extent(every), [1.0, 1.0, 0.0, 0.0, 0.5])
+
+
+def of_three(share):
+    def f(a, b, c):
+        z = np.stack([a, b, c], axis=-1)
+        y = z.max(axis=-1)
+        to = share(z == y[..., None])
+        return y, lambda dy: tuple((dy * to[..., k]).astype(a.dtype) for k in range(3))
+
+    return f
+
+
+THREE = [1.0, 2.0], [1.0, 0.0], [1.0, 2.0]
+for share in (first, last, shares):
+    right(f"maximum of three inputs, {share.__name__}", of_three(share), *THREE)
+for share in (every, none, half):
+    wrong(f"maximum of three inputs, {share.__name__}", of_three(share), *THREE)
+
+
+def total_variation(at_zero):
+    def f(x):
+        d = np.diff(x)
+        s = np.where(d == 0, at_zero, np.sign(d))
+
+        def pullback(dy):
+            dx = np.zeros_like(x)
+            dx[1:] += dy * s
+            dx[:-1] -= dy * s
+            return (dx,)
+
+        return np.asarray(np.abs(d).sum()), pullback
+
+    return f
+
+
+for a in (0, 1, -1):
+    right(f"total variation with {a}", total_variation(a), [1.0, 1.0, 1.0, 2.0, 2.0, 0.0])
+for a in (2, -1.3):
+    wrong(f"total variation with {a}", total_variation(a), [1.0, 1.0, 1.0, 2.0, 2.0, 0.0])
+
+for unit in (1e-6, 1e6):
+    scaled = unit * np.array(TIED)
+    right(f"max, shares, in units of {unit}", reduced(np.max, shares), scaled)
+    wrong(f"max, every, in units of {unit}", reduced(np.max, every), scaled)
+    right(f"|x1 + x2| in units of {unit}", of_sum(0.3, 0.3), [unit, -unit])
+    wrong(f"|x1 + x2| in units of {unit}, (0.9, −0.9)", of_sum(0.9, -0.9), [unit, -unit])

@@ -13,21 +13,27 @@ import minimha as mh
 DTYPES = "float64", "float32"
 
 
+def cases(names):
+    """Each in float64, and a third of them in float32; with --thorough, all."""
+    for n, name in enumerate(names):
+        yield pytest.param(name, "float64", id=name)
+        marks = [pytest.mark.thorough] if n % 3 else []
+        yield pytest.param(name, "float32", id=f"{name}, float32", marks=marks)
+
+
 @pytest.fixture
 def seeds(request):
     return range(100 if request.config.getoption("--thorough") else 1)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ties.RIGHT)
+@pytest.mark.parametrize(("name", "dtype"), cases(ties.RIGHT))
 def test_a_right_choice_at_a_kink_passes(name, dtype, seeds):
     for seed in seeds:
         f, *inputs = ties.RIGHT[name](np.random.default_rng(seed), dtype)
         mh.gradcheck(f, *inputs, rng=seed)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ties.WRONG)
+@pytest.mark.parametrize(("name", "dtype"), cases(ties.WRONG))
 def test_a_wrong_choice_at_a_kink_is_refused_and_named(name, dtype, seeds):
     for seed in seeds:
         f, *inputs = ties.WRONG[name](np.random.default_rng(seed), dtype)
