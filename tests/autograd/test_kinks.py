@@ -26,14 +26,14 @@ def seeds(request):
     return range(100 if request.config.getoption("--thorough") else 1)
 
 
-@pytest.mark.parametrize(("name", "dtype"), cases(ties.RIGHT))
+@pytest.mark.parametrize(("name", "dtype"), list(cases(ties.RIGHT)))
 def test_a_right_choice_at_a_kink_passes(name, dtype, seeds):
     for seed in seeds:
         f, *inputs = ties.RIGHT[name](np.random.default_rng(seed), dtype)
         mh.gradcheck(f, *inputs, rng=seed)
 
 
-@pytest.mark.parametrize(("name", "dtype"), cases(ties.WRONG))
+@pytest.mark.parametrize(("name", "dtype"), list(cases(ties.WRONG)))
 def test_a_wrong_choice_at_a_kink_is_refused_and_named(name, dtype, seeds):
     for seed in seeds:
         f, *inputs = ties.WRONG[name](np.random.default_rng(seed), dtype)
