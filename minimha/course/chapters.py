@@ -38,7 +38,7 @@ CHAPTERS = {
         Chapter(8, "positions", "Positions", 125),
         Chapter(9, "training", "Training a transformer", 115),
         Chapter(10, "debugging", "Debugging: when it does not learn", 105),
-        Chapter(11, "speed", "Speed, and where the time goes", 140),
+        Chapter(11, "speed", "Speed, and where the time goes", 150),
         Chapter(12, "gpu", "Kernels for a GPU", 140),
         Chapter(13, "many-machines", "Many machines", 140),
         Chapter(14, "real-models", "Real models", 115),

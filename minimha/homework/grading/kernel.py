@@ -14,7 +14,8 @@ from collections.abc import Iterator
 _REFUSED = {
     "x86_64": (
         0xC000003E,
-        "49 76 82-94 101 132-133 155 161 165-166 188-199 235 257-261 263-268 280 316 424-4294967295",
+        "49 76 82-94 101 132-133 155 161 165-166 188-199 235 257-261 263-268 280 316"
+        " 424-4294967295",
         "62 129 200 234 297 302 310-311",
         (72, 16),
     ),
@@ -25,9 +26,9 @@ _REFUSED = {
         (25, 29),
     ),
 }
-"""By machine: its number; the system calls that change files by their paths, bind, ptrace, and those
-that are newer than 2019; those that reach the process in the first argument: its signals, its memory
-and its limits; fcntl and ioctl."""
+"""By machine: its number; the system calls that change files by their paths, bind, ptrace, and
+those that are newer than 2019; those that reach the process in the first argument: its signals, its
+memory and its limits; fcntl and ioctl."""
 
 _OWNERS = (8, 10, 15), (0x8901, 0x8902)
 """The commands of fcntl and ioctl that choose the process to which Linux sends a signal when a file

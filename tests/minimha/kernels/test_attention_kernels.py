@@ -11,7 +11,7 @@ from attention_paths import MORE_MASKS, assert_exact, case_of, cases, results
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minimha import masks
+from minimha import masks, scaled_dot_product_attention
 from minimha.kernels import attention as ways
 from minimha.kernels import threads
 from minimha.kernels.attention import layout, tiled
@@ -167,6 +167,19 @@ def test_queries_that_see_nothing_get_zeros(name, rng):
             for x in (dk, dv):
                 assert not x[..., 200:, :].any()
             same(name, large(rng, mask=mask, sink=sink))
+
+
+@pytest.mark.parametrize("name", [*TILED, "simulated"])
+def test_lse_without_a_key_is_kept_as_infinity_and_returned_as_minus_infinity(name, monkeypatch):
+    kept = []
+    log_sums = ways._log_sums
+    monkeypatch.setattr(ways, "_log_sums", lambda lse, x: kept.append(lse) or log_sums(lse, x))
+    x = np.zeros((1, 1, 2, 16), "float32")
+    _, lse = scaled_dot_product_attention(
+        x, x, x, masks.dense([[False, False], [True, True]]), return_lse=True, implementation=name
+    )
+    np.testing.assert_allclose(kept[0].ravel(), [math.inf, math.log(2)], rtol=1e-6)
+    np.testing.assert_allclose(lse.ravel(), [-math.inf, math.log(2)], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", KERNELS)

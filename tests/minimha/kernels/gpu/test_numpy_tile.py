@@ -38,6 +38,20 @@ def test_a_tile_beyond_the_edge_is_nan_unless_the_kernel_asks_for_zeros():
     np.testing.assert_array_equal(y, [4, 4, np.nan])
 
 
+@pytest.mark.parametrize(("dtype", "filling"), [("int32", 2**31 - 1), ("bool", True)])
+def test_beyond_the_edge_integers_are_huge_and_booleans_true(dtype, filling):
+    found = []
+    run(lambda x: found.append(np.array(tile_of(x))), np.zeros(3, dtype), grid=(1,))
+    assert found[0].tolist() == [0, 0, 0, filling]
+
+
+def test_launch_needs_a_stream_in_cutile_and_none_on_numpy():
+    cutile = pytest.importorskip("cuda.tile")
+    with pytest.raises(TypeError, match="Stream is required"):
+        cutile.launch(None, (1,), cutile.kernel(lambda x: None), (np.zeros(3),))
+    run(lambda x: None, np.zeros(3))
+
+
 def tile_of(x):
     """The tile of an array that this block computes on."""
     return ct.load(x, (ct.bid(0),), (4,))
