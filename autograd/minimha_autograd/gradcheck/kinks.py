@@ -498,7 +498,7 @@ class Pieces:
         if self._entries is not None:
             return True  # they are differences
         agreed: list[bool] = []
-        for u in self.rays[-6:] if direction is None else self.rays[:6]:
+        for u in self.rays[:6]:
             x = kinks._point(u, self._radii.far)
             gradient = self._gradient(x)
             if gradient is None:
