@@ -28,6 +28,9 @@ TWO_TOKENS = {  # worked by hand in the text
     ],
     "03_gradient_checks": [
         "1.1e+00  0.54614353597610    0.72819138130147",
+        "[ 1.5 -0.4  1.5] complex step of x.max(): [1. 0. 1.]",
+        "all of it to each       is wrong\na half to each          is wrong",
+        "x      (3, 5)  complex step  5.0e-13  1.1e-12",
         "the usual check passes: True\nmisremembered: the gradient of x is wrong",
         "GradcheckError: swish: the gradient of x is wrong",
     ],

@@ -47,7 +47,7 @@ def steady(text):
 
 @pytest.mark.parametrize(
     ("page", "count"),
-    [pytest.param("gradient-checks", 4, marks=pytest.mark.thorough), ("diagnose", 1)],
+    [pytest.param("gradient-checks", 5, marks=pytest.mark.thorough), ("diagnose", 1)],
 )
 def test_transcripts_are_real(page, count, capsys, tmp_path):
     names, found = {}, transcripts((DOCS / f"{page}.md").read_text(encoding="utf-8"))

@@ -15,6 +15,7 @@ _CAUSES = {
     "01 arrays": """averaged unsummed reshape-for-swap""",
     "02 autograd": """zero path-missing path-twice transposed another-input slope-missing
         operand-transposed operand-wrong all-pairs not-linear""",
+    "03 gradient-checks": """kink""",
     "05 attention": """scale scale-twice softmax-row-term softmax-without-p softmax-mean
         softmax-axis softmax-diagonal dropout-unscaled dropout-ignored dropout-redrawn""",
     "06 masks": """mask-ignored not-finite""",

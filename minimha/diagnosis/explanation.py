@@ -37,6 +37,8 @@ AXES = {(name, len(axes)): axes for names, axes in _AXES.items() for name in nam
 
 def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
     """The message of a failed check, and its diagnosis."""
+    if failed.only_at_kinks:
+        return failed.message(), _kink(failed)
     trace = Trace(failed)
     diagnosis = diagnosis_of(trace)
     facts = lines = [failed.headline()]
@@ -69,6 +71,13 @@ def diagnosis_of(trace: Trace) -> Diagnosis:
         findings.append(WrongGradient(name, after, *cause, _chapter(trace, cause)))
     nodes, first = tuple(finding.node for finding in findings), findings[0]
     return Diagnosis(nodes, first.cause, first.text, first.chapter, tuple(findings))
+
+
+def _kink(failed: FailedCheck) -> Diagnosis:
+    """The diagnosis where the gradient is wrong at a kink alone: no formula is at fault."""
+    text, chapter = "\n".join(failed.kink()), CHAPTERS["kink"]
+    findings = tuple(WrongGradient(name, (), "kink", text, chapter) for name in failed.wrong)
+    return Diagnosis(tuple(failed.wrong), "kink", text, chapter, findings, failed.message())
 
 
 def _chapter(trace: Trace, cause: Cause) -> str:

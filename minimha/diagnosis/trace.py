@@ -81,6 +81,7 @@ class Trace:
                 loss=self.failed.gradients.loss(name),
                 noise=10 * float(np.finfo(dtype).eps) * float(abs(gradient).max(initial=0.0)),
                 confirmed=confirmed,
+                at_kinks=None,
             )
             if name in returned and not (
                 gradient.shape == x.shape and next(target.compare("adjoint")).passed

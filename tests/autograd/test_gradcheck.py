@@ -2,6 +2,8 @@
 
 import contextlib
 import importlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -479,3 +481,19 @@ def test_the_engine_without_minimha_states_only_the_facts(rng, monkeypatch):
         "<lambda>:", *("The", "worst", "yours", "numeric", "ratio", "error") * 2,
     ]  # fmt: skip
     assert failure.value.diagnosis is None
+
+
+def test_the_diagnosis_is_loaded_when_a_check_fails():
+    program = """
+import sys
+import numpy as np
+import minimha as mh
+x = np.ones(3)
+mh.gradcheck(lambda x: (x, lambda dy: (dy,)), x)
+assert "minimha.diagnosis" not in sys.modules
+try:
+    mh.gradcheck(lambda x: (x, lambda dy: (2 * dy,)), x)
+except mh.GradcheckError:
+    assert "minimha.diagnosis" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -243,3 +243,49 @@ def test_random_directions_find_a_single_wrong_entry(shape):
     if x.ndim and x.size:
         with pytest.raises(mh.GradcheckError):
             mh.gradcheck(lambda x: f(x, 1e-5), x, method="adjoint")
+
+
+@pytest.mark.parametrize(("factor", "seen"), [(1 + 5e-13, False), (1 + 5e-12, True)])
+def test_the_smallest_factor_that_the_complex_step_sees_is_about_a_trillionth(factor, seen):
+    f = elementwise(np.exp, lambda x: factor * np.exp(x))
+    if seen:
+        with pytest.raises(mh.GradcheckError):
+            mh.gradcheck(f, n(2, 3))
+    else:
+        mh.gradcheck(f, n(2, 3))
+
+
+@pytest.mark.parametrize(("size", "seen"), [(1e-13, False), (1e-10, True)])
+def test_an_entry_ten_trillion_times_smaller_than_the_largest_is_not_checked(size, seen):
+    scale = np.array([1.0, size])
+    f = elementwise(lambda x: scale * np.exp(x), lambda x: [1.0, 0.0] * np.exp(x))
+    if seen:
+        with pytest.raises(mh.GradcheckError):
+            mh.gradcheck(f, np.ones(2))
+    else:
+        mh.gradcheck(f, np.ones(2))
+
+
+def test_a_gradient_can_be_lost_in_rounding_in_float64_too():
+    """That of a softmax with one score far above the others: a backward of zeros passes."""
+    x = np.array([[0.0, 42.0, 3.0, 1.0]])
+    report = mh.gradcheck(functional.softmax, x)
+    assert "lost in rounding" in {row.note for row in report.rows}
+    mh.gradcheck(lambda x: (functional.softmax(x), lambda dy: (0 * dy,)), x)
+
+
+def test_the_complex_step_does_not_see_what_differences_cannot_confirm():
+    f = elementwise(lambda x: x + 1e-10 * np.abs(x), lambda x: np.ones_like(x))
+    mh.gradcheck(f, np.array([0.5, 2.0]))
+
+
+def test_the_maximum_of_complex_numbers_by_library():
+    """NumPy compares real parts, then imaginary ones; torch refuses."""
+    steps = 1e-20j * np.eye(3)
+    slopes = [(np.array([0.7, -0.4, 1.5]) + step).max().imag / 1e-20 for step in steps]
+    np.testing.assert_array_equal(slopes, [0, 0, 1])
+    slopes = [(np.array([1.5, -0.4, 1.5]) + step).max().imag / 1e-20 for step in steps]
+    np.testing.assert_array_equal(slopes, [1, 0, 1])
+    torch = pytest.importorskip("torch")
+    with pytest.raises(RuntimeError, match="not implemented for 'Complex"):
+        torch.ones(2, dtype=torch.complex128).max()

@@ -51,6 +51,13 @@ def gradcheck(
     f must be deterministic: the same inputs must give the same value. Where f allows it, gradients
     in float32 are compared with numeric ones in float64.
 
+    If a check passes, the gradients are right at these inputs up to the errors in the report. It
+    does not see a factor of 1 + 5·10⁻¹³, an entry 10¹³ times smaller than the largest one of its
+    gradient, or what the notes except: gradients lost in rounding (in float64, too) and kinks that
+    were not decided. At a kink any choice passes that is a weighted mean of the gradients at points
+    nearby, over all inputs jointly (Clarke 1983): for relu at 0 any number from 0 to 1, for
+    max(a, b) at a = b any (w, 1 − w) with w from 0 to 1.
+
     If a gradient is wrong, the check searches the intermediates for the wrong step. On
     Tensors these are all operations. On arrays, f may have a keyword `tap`: it calls tap(name, x)
     for each intermediate and continues with the array that tap returns; its pullback returns, after

@@ -10,6 +10,8 @@ import importlib
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from .error import EXPLAINERS, GradcheckError
 from .failure import FailedCheck
 from .function import CheckedFunction
 from .gradients import Gradients
+from .kinks import Kinks
 from .report import Report, Row
 
 __tracebackhide__ = True  # pytest shows the user's lines
@@ -39,7 +42,7 @@ def check(
     rows: list[Row] = []
     start = time.perf_counter()
     try:
-        report = _compare_all(Gradients(function, rng), method, labels, rows)
+        report = _compare_all(Gradients(function, rng), method, labels, rows, rng)
     except GradcheckError as error:
         _log(function.name, str(error).partition("\n")[0], False, start, rows)
         raise
@@ -48,7 +51,11 @@ def check(
 
 
 def _compare_all(
-    gradients: Gradients, method: str, labels: Mapping[str, Sequence[str]], rows: list[Row]
+    gradients: Gradients,
+    method: str,
+    labels: Mapping[str, Sequence[str]],
+    rows: list[Row],
+    rng: np.random.Generator,
 ) -> Report:
     """The report; its rows are appended to the list one by one. Raises GradcheckError."""
     function, targets = gradients.function, {}
@@ -56,6 +63,10 @@ def _compare_all(
         name, numbers = function.names[k], (gradients.rounding, gradients.noise[k])
         values = function.hosts[k], gradients.gradients[k]
         targets[name] = Target(name, *values, gradients.loss(k), *numbers)
+    drawn = {n: target for n, target in targets.items() if target.gradient.shape == target.x.shape}
+    kinks = Kinks(gradients, drawn)
+    drawn = {n: replace(t, at_kinks=partial(kinks.verdict, n)) for n, t in drawn.items()}
+    targets |= drawn
     few = _few_enough(targets)
     wrong: dict[str, Comparison | None] = {}
     for name, target in targets.items():
@@ -79,13 +90,39 @@ def _compare_all(
                 f"close to {name} the value is NaN or infinite for every step "
                 f"({rows[-1].note}): move it away from the edge of the domain"
             )
-    drawn = tuple(target for target in targets.values() if target.gradient.shape == target.x.shape)
-    report = Report(function.name, tuple(rows), drawn)
+    if not wrong and kinks.found:
+        for name, (target, found) in _with_other_cotangents(gradients, drawn, rng).items():
+            targets[name], wrong[name] = target, found
+            numbers = found.error, found.allowed
+            rows.append(Row(name, target.x.shape, found.method, *numbers, found.note, False))
+    report = Report(function.name, tuple(rows), tuple(drawn.values()))
     if wrong:
         raise _error(FailedCheck(report, function, gradients, targets, wrong, labels))
     for name, how in gradients.not_linear.items():
         raise GradcheckError(f"{function.name}: the gradient of {name} {how}", report)
     return report
+
+
+def _with_other_cotangents(
+    gradients: Gradients, targets: Mapping[str, Target], rng: np.random.Generator
+) -> dict[str, tuple[Target, Comparison]]:
+    """Of gradients that fit at a kink, those that do not for another cotangent: for one, a wrong
+    gradient may fit by chance."""
+    for positive in (True, False):
+        drawn = [rng.standard_normal(c.shape).astype(c.dtype) for c in gradients.cotangents]
+        other = gradients.for_cotangents([abs(c) if positive else c for c in drawn])
+        numbers = {name: k for k, name in enumerate(gradients.function.names)}
+        pulled = {
+            n: replace(t, gradient=other.gradients[numbers[n]], loss=other.loss(numbers[n]))
+            for n, t in targets.items()
+        }
+        kinks = Kinks(other, pulled)
+        pulled = {n: replace(t, at_kinks=partial(kinks.verdict, n)) for n, t in pulled.items()}
+        compared = {n: (target, target.only_kinks()) for n, target in pulled.items()}
+        wrong = {n: (t, found) for n, (t, found) in compared.items() if found and not found.passed}
+        if wrong:
+            return wrong
+    return {}
 
 
 def _error(failed: FailedCheck) -> GradcheckError:

@@ -6,13 +6,14 @@ no absolute tolerance, so the units of inputs and outputs do not matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from .kinks import Verdict
 from .numeric import (
     BOUNDS,
     NODES,
@@ -107,6 +108,8 @@ class Target:
     noise     how much the gradient changes when everything is rounded differently
     scales    those of the entries of x; by default, their sizes
     confirmed whether the complex step is known to be right, so that differences need not confirm it
+    at_kinks  what the gradient may be where L has a kink, if it has any; told which entries differ
+              from the numeric gradient, it looks again for kinks there
     """
 
     MANY: ClassVar[int] = 4096
@@ -120,6 +123,7 @@ class Target:
     noise: float
     scales: np.ndarray | None = None
     confirmed: bool = False
+    at_kinks: Callable[[np.ndarray | None], Verdict | None] | None = None
 
     def compare(self, method: str = "auto", entrywise: bool | None = None) -> Iterator[Comparison]:
         """The comparison by each method, the most precise first.
@@ -139,7 +143,7 @@ class Target:
             sharp, noise, note = self._complex_step
             if sharp is not None:
                 bound = self._bound("complex step")
-                yield compared("complex step", self.gradient, sharp, bound, noise, self._noise)
+                yield self._compared("complex step", sharp, bound, noise)
             elif method == "complex step":
                 raise ValueError(f"{self.name}: {note}")
         if method in NODES and method != "central":
@@ -149,15 +153,19 @@ class Target:
         yield self._by_differences("central", note)
 
     def numeric(self) -> np.ndarray:
-        """The gradient by the most precise method that the function allows, entry by entry."""
+        """The gradient by the most precise method that the function allows, entry by entry; at a
+        kink, what fits there."""
         sharp, _, _ = self._complex_step
-        return sharp if sharp is not None else self._differences("richardson")[0]
+        numeric = sharp if sharp is not None else self._differences("richardson")[0]
+        kinks = self.at_kinks(None) if self.at_kinks else None
+        return np.where(kinks.at, kinks.fitting, numeric) if kinks else numeric
 
     def line(self, v: np.ndarray) -> Target:
         """The same along a direction v, with a place on that line for x."""
-        scale = np.asarray(self._scales.min(initial=1.0) / max(1.0, largest(self.x)))
+        scale = np.asarray(self.entry_scales.min(initial=1.0) / max(1.0, largest(self.x)))
         loss = along(self.loss, self.x, v)
-        return replace(self, x=np.zeros((), self.x.dtype), loss=loss, scales=scale)
+        start = np.zeros((), self.x.dtype)
+        return replace(self, x=start, loss=loss, scales=scale, at_kinks=None)
 
     @property
     def analytic(self) -> bool:
@@ -165,14 +173,19 @@ class Target:
         return self._complex_step[0] is not None
 
     @cached_property
-    def _noise(self) -> float:
+    def noise_allowed(self) -> float:
         """What is allowed for the rounding of the gradient under check."""
+        return self.allowed_for(self.noise)
+
+    def allowed_for(self, noise: float) -> float:
+        """What is allowed if the gradient changes by this when all is rounded differently."""
         eps = float(np.finfo(self.gradient.dtype).eps)
         size = self.rounding / float(np.finfo(self.x.dtype).eps)
-        return 30 * self.noise + 4 * eps * size / max(1.0, largest(self.x))
+        return 30 * noise + 4 * eps * size / max(1.0, largest(self.x))
 
     @property
-    def _scales(self) -> np.ndarray:
+    def entry_scales(self) -> np.ndarray:
+        """The scale of each entry of x."""
         return scales(self.x) if self.scales is None else self.scales
 
     def _bound(self, method: str) -> float:
@@ -187,7 +200,7 @@ class Target:
         direction: it is silently wrong where a function drops imaginary parts.
         """
         rng = np.random.default_rng(0)
-        h = 1e-20 * self._scales
+        h = 1e-20 * self.entry_scales
         try:
             sharp = complex_step(self.loss, self.x, h)
             again = complex_step(self.loss, perturbed([self.x], rng)[0], h / 2)
@@ -213,48 +226,90 @@ class Target:
         if method not in known:
             settled = 0.1 * BOUNDS[method][self.x.dtype.name]
             known[method] = differences(
-                self.loss, self.x, self._scales, method, self.rounding, settled
+                self.loss, self.x, self.entry_scales, method, self.rounding, settled
             )
         return known[method]
 
     def _by_differences(self, method: str, note: str) -> Comparison:
         numeric, doubt = self._differences(method)
-        bound, noises = BOUNDS[method][self.x.dtype.name], (3 * doubt, self._noise)
-        comparison = compared(method, self.gradient, numeric, bound, *noises)
-        kinks = ""
-        if not comparison.passed:
-            limit = bound * abs(numeric).max() + sum(noises)
-            smoothed, count = self._without_kinks(numeric, limit)
-            if count:
-                comparison = compared(method, smoothed, numeric, bound, *noises)
-                kinks = f"kink at {count} of {self.x.size} entries"
-        return comparison.noting(kinks, note)
+        bound = BOUNDS[method][self.x.dtype.name]
+        return self._compared(method, numeric, bound, 3 * doubt).noting(note)
 
-    def _without_kinks(self, numeric: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, int]:
-        """The gradient, with the numeric one wherever L has a kink and the gradient lies between
-        its slopes from the left and from the right; and the number of these entries."""
-        smoothed, count = self.gradient.copy(), 0
-        for k in map(tuple, np.argwhere(abs(self.gradient - numeric) > limit)):
+    def _compared(
+        self, method: str, numeric: np.ndarray, bound: float, noise: np.ndarray | float
+    ) -> Comparison:
+        """The gradient against a numeric one and, where L has a kink, against what fits there."""
+
+        def against(fitting: np.ndarray, noise: np.ndarray | float, own: float) -> Comparison:
+            return compared(method, self.gradient, fitting, bound, noise, own)
+
+        kinks = self.at_kinks(None) if self.at_kinks else None
+        own = kinks.noise if kinks else self.noise_allowed
+        comparison = against(numeric, noise, own)
+        if not comparison.passed:
+            limit = bound * largest(numeric) + noise + own
+            suspects = ~(abs(self.gradient - numeric) <= limit)
+            if self.at_kinks is None:
+                smoothed, note = self._between_slopes(numeric, limit, suspects)
+                return against(smoothed, noise, own).noting(note)
+            kinks = self.at_kinks(suspects)
+        if kinks is None or not kinks.at.any():
+            return comparison
+        fitting = np.where(kinks.at, kinks.fitting, numeric)
+        noise = np.where(kinks.at, kinks.tolerance, noise)
+        found = against(fitting, noise, kinks.noise)
+        if found.passed and found.note.startswith(ZERO):  # zero is not the only right one
+            found = found._replace(note="")
+        return found.noting(kinks.note)
+
+    def _between_slopes(
+        self, numeric: np.ndarray, limit: np.ndarray | float, suspects: np.ndarray
+    ) -> tuple[np.ndarray, str]:
+        """The numeric gradient, with the one under check wherever L has a kink along an axis and it
+        lies between the slopes from the left and from the right; and a note. It is for a target
+        that stands alone: an intermediate, or a place on a line."""
+        fitting, count = np.array(numeric), 0
+        limit = np.broadcast_to(limit, fitting.shape)
+        for k in map(tuple, np.argwhere(suspects)):
             left, right = slopes(self.loss, self.x, k, self.rounding)
             if min(left, right) - limit[k] <= self.gradient[k] <= max(left, right) + limit[k]:
-                smoothed[k], count = numeric[k], count + 1
-        return smoothed, count
+                fitting[k], count = self.gradient[k], count + 1
+        return fitting, f"kink at {count} of {self.x.size} entries" if count else ""
+
+    def only_kinks(self) -> Comparison | None:
+        """The comparison of the entries at kinks; None if there are none."""
+        kinks = self.at_kinks(None) if self.at_kinks else None
+        if kinks is None or not kinks.at.any():
+            return None
+        yours, fitting = (np.where(kinks.at, dx, 0) for dx in (self.gradient, kinks.fitting))
+        bound = BOUNDS["central"][self.x.dtype.name]
+        found = compared("nearby", yours, fitting, bound, kinks.tolerance, kinks.noise)
+        return found.noting(kinks.note, "another cotangent")
 
     def _adjoint(self, why: str) -> Comparison:
-        """⟨dx, v⟩ against the derivative of L along v, for random directions v."""
+        """⟨dx, v⟩ against the derivative of L along v, for random directions v. The entries at a
+        kink do not move; the worst of them is one more comparison."""
         rng, bound, found = np.random.default_rng(0), 0.0, []
+        kinks = self.at_kinks(None) if self.at_kinks else None
+        still = kinks.at if kinks else np.zeros(self.x.shape, bool)
+        own = kinks.noise if kinks else self.noise_allowed
         for _ in range(DIRECTIONS):
-            v = self._direction(rng)
+            v = np.where(still, np.zeros((), self.x.dtype), self._direction(rng))
             line = self.line(v)
             sharp, noise, _ = line._complex_step
             method = "richardson" if sharp is None else "complex step"
             slope, doubt = line._differences(method) if sharp is None else (sharp, noise)
             bound = max(bound, self._bound(method))
-            noise = 3 * float(doubt) + self._noise * np.sqrt(v.size) * largest(v)
+            noise = 3 * float(doubt) + own * np.sqrt(v.size) * largest(v)
             found.append((np.sum(self.gradient * v, dtype=np.float64), float(slope), noise))
+        if kinks and still.any():
+            off = np.where(still, abs(self.gradient - kinks.fitting), 0)
+            k = np.unravel_index(np.argmax(off), off.shape)
+            found.append((self.gradient[k], kinks.fitting[k], kinks.tolerance[k]))
         yours, numeric, noises = np.array(found).T
         comparison = compared("adjoint", yours, numeric, bound, noises)
-        return comparison.noting(why, f"{DIRECTIONS} random directions")
+        note = kinks.note if kinks and still.any() else ""
+        return comparison.noting(note, why, f"{DIRECTIONS} random directions")
 
     def _direction(self, rng: np.random.Generator) -> np.ndarray:
         v = rng.standard_normal(self.x.shape) * max(1.0, largest(self.x))

@@ -11,6 +11,7 @@ import numpy as np
 from .compare import LOST, ZERO, Comparison, Target
 from .function import CheckedFunction
 from .gradients import Gradients
+from .kinks import Claim
 from .report import Report
 from .text import labelled, listed, place, ratio
 
@@ -38,7 +39,34 @@ class FailedCheck:
         lines = [self.headline()]
         for name, comparison in self.wrong.items():
             lines += self.facts(self.targets[name], comparison, self.axes.get(name))
+        lines += self.kink() if self.only_at_kinks else []
         return "\n".join(lines)
+
+    @property
+    def only_at_kinks(self) -> bool:
+        """Whether all that is wrong is at a kink."""
+        return all(
+            found is not None and _only_at_kinks(self.targets[name], found)
+            for name, found in self.wrong.items()
+        )
+
+    def claims(self) -> list[Claim]:
+        """What the gradients claim at kinks along directions, each once."""
+        verdicts = (target.at_kinks(None) for target in self.targets.values() if target.at_kinks)
+        claims = (claim for verdict in verdicts if verdict for claim in verdict.claims)
+        return list({claim.entries: claim for claim in claims}.values())
+
+    def kink(self) -> list[str]:
+        """What is wrong at kinks, in words."""
+        claims = self.claims()
+        lines = [
+            "The function, or a step of it, has a kink here (a tie, or a zero). There, a gradient "
+            "must be a weighted mean of the gradients at points nearby.",
+            *(f"{claim.text()}." for claim in claims[:3]),
+        ]
+        if len(claims) > 3:
+            lines.append(f"The same holds in {len(claims) - 3} more places.")
+        return [labelled("at a kink", "\n".join(lines))]
 
     def headline(self) -> str:
         """Which gradients are wrong, and which are right."""
@@ -62,19 +90,34 @@ class FailedCheck:
         if comparison.method == "adjoint":
             axes = ("direction",)
         a, b = float(analytic[at]), float(numeric[at])
+        kinks = target.at_kinks(None) if target.at_kinks else None
+        at_kink = kinks and comparison.method != "adjoint" and kinks.at[at]
+        source = "nearest that fits" if at_kink else comparison.method
         unit = "of the largest entry"
         if only_noise := any(note in comparison.note for note in (ZERO, LOST)):
             unit = "times the noise, which is all there should be"
         lines = [
             ("worst entry", place(at, axes)),
             ("yours", f"{a + 0.0:.9g}"),
-            ("numeric", f"{b:.9g}   ({comparison.method})"),
+            ("numeric", f"{b:.9g}   ({source})"),
             ("ratio", "—" if only_noise or not b else ratio(analytic, numeric, at)),
             ("error", f"{comparison.error:.1e} {unit}; allowed {comparison.allowed:.1e}"),
         ]
         if comparison.method != "adjoint" and (where := _where(comparison, axes)):
             lines.insert(1, ("wrong", where))
         return [*heading, *(labelled(*line) for line in lines)]
+
+
+def _only_at_kinks(target: Target, comparison: Comparison) -> bool:
+    kinks = target.at_kinks(None) if target.at_kinks else None
+    if kinks is None or not kinks.claims:
+        return False
+    off = abs(comparison.analytic - comparison.numeric)
+    if comparison.method == "adjoint":  # the last one is of the entries at kinks
+        return comparison.at == (off.size - 1,)
+    unit = off[comparison.at] / comparison.error
+    elsewhere = off[~kinks.at]
+    return bool(kinks.at[comparison.at] and (elsewhere <= comparison.allowed * unit).all())
 
 
 def _where(comparison: Comparison, axes: Axes) -> str:

@@ -7,6 +7,7 @@ gradient of softmax vanish, so that a backward of zeros would pass.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -69,9 +70,50 @@ class Gradients:
         """About how far L is rounded, on the numeric side."""
         return float(np.finfo(self.function.precision).eps) * self._size
 
+    def for_cotangents(self, cotangents: list[np.ndarray]) -> Gradients:
+        """The same for other cotangents."""
+        other = copy.copy(self)
+        other.cotangents = cotangents
+        other.gradients, _ = other._pull(other.function.originals, cotangents)
+        return other
+
     def of_intermediates(self) -> dict[str, np.ndarray]:
         """The gradients of intermediates by name, as far as f returns them or the tape has them."""
         return self._pull(self.function.originals, self.cotangents, Tap())[1]
+
+    def value(self, hosts: Arrays) -> float:
+        """L = Σ c · f at these inputs."""
+        with np.errstate(all="ignore"):  # they may lie outside the domain
+            try:
+                values = self.function.evaluate(hosts)
+            except (ArithmeticError, ValueError):
+                return math.nan
+            terms = zip(self.cotangents, values, strict=True)
+            return float(sum(np.sum(np.multiply(c, y, dtype=np.float64)) for c, y in terms))
+
+    def at(self, hosts: Arrays) -> Arrays | None:
+        """The gradients at these inputs, for the same cotangents; None if there are none."""
+        dtype = next(iter(hosts.values())).dtype
+        wrong_shape = set(self.wrong_shape)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = self._pull_if_possible(hosts, [c.astype(dtype) for c in self.cotangents])
+        self.wrong_shape = wrong_shape
+        return found or None
+
+    def noise_at(self, hosts: Arrays, rng: np.random.Generator) -> dict[int, float]:
+        """The noise of the gradients at these inputs, which are beside a kink: at the kink itself,
+        other rounding may lead to another piece."""
+        noise = dict(self._elsewhere_noise)
+        hosts = {k: x.astype(self.function.originals[k].dtype) for k, x in hosts.items()}
+        base = self.at(hosts)
+        for _ in range(3):
+            moved = self.at(dict(zip(hosts, perturbed(list(hosts.values()), rng), strict=True)))
+            if base is None or moved is None:
+                return self.noise
+            for k in base.keys() & moved.keys():
+                noise[k] = max(noise[k], largest(moved[k] - base[k]))
+        return noise
 
     def loss(
         self,
@@ -284,6 +326,7 @@ class Gradients:
             distance, size = largest(dx - self.gradients[k]), largest(self.gradients[k])
             elsewhere[k] = min(0.1 * distance, max(elsewhere[k], 1e-3 / 30 * size))
         self.noise = {k: max(noise, elsewhere[k]) for k, noise in self.noise.items()}
+        self._elsewhere_noise = elsewhere
 
     def _pull_if_possible(self, hosts: Arrays, cotangents: list[np.ndarray]) -> Arrays:
         try:

@@ -20,8 +20,8 @@ class Row:
     allowed  the largest error that passes, in the same units
     note     "structural zero": the numeric gradient is only noise; "lost in rounding": it is
              smaller than the noise of the gradient under check (errors are then in units of this
-             noise); how large an error the noise could hide; the number of entries with a kink;
-             why a more precise method was not used
+             noise); how large an error the noise could hide; the number of entries at a kink, and
+             how many of these were not decided; why a more precise method was not used
     passed   whether the error is allowed
     """
 

@@ -56,6 +56,12 @@ def test_a_mistake_without_a_recogniser_is_located_and_never_misnamed(bug, table
     assert (found.nodes, found.cause) in {(bug.node, UNEXPLAINED), (bug.node, bug.cause)}
 
 
+def test_as_many_mistakes_as_the_page_on_gradient_checks_counts():
+    assert (len(CATALOGUE), len(WRONG)) == (120, 115)
+    named = [bug for bug in UNSEEN if diagnosis(bug).cause != UNEXPLAINED]
+    assert (len(UNSEEN), len(named)) == (10, 3)
+
+
 @each(RESTLESS, 1)
 def test_a_function_that_changes_between_calls_is_reported(bug):
     f, inputs = bug.make(np.random.default_rng(0))
