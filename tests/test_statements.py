@@ -9,6 +9,16 @@ from statements import Entry
 PAGE = next(page for page in statements.PAGES if page.stem == "07_multi_head")
 
 
+@pytest.mark.parametrize("page", statements.PAGES, ids=statements.name)
+def test_every_statement_of_a_page_has_a_proof(page):
+    assert statements.report(page) == [], "see tests/statements.py"
+
+
+def test_every_register_belongs_to_a_page():
+    files = {file.stem for file in (statements.ROOT / "tests" / "proofs").iterdir()}
+    assert files <= {page.stem for page in statements.PAGES}
+
+
 @pytest.mark.parametrize("text", [
     "A head never sees another head.",
     "It is exactly as fast.",

@@ -41,8 +41,8 @@ def heat_map(
     label    what the numbers are, for the colour scale
 
     In matrices of up to 12 rows and columns, each cell shows its number. In larger ones, cells
-    below −10% of the largest have a minus sign, so that the sign is readable in grey print. Entries that are infinite
-    or NaN are grey, with a cross where no number is shown.
+    below −10% of the largest have a minus sign, so that the sign is readable in grey print. Entries
+    that are infinite or NaN are grey, with a cross where no number is shown.
 
     Returns the figure; `save` writes it to a file.
     Raises ValueError for an array that is not a matrix of real numbers, and for labels that do not
