@@ -83,10 +83,11 @@ def test_torch_after_eval_gives_nan_on_its_fast_path_or_with_weights(settings, n
     assert out.isnan().any().item() == nan
 
 
-@pytest.mark.parametrize(("fast", "weights", "lost"), [
-    (True, False, "causal"), (False, True, "causal"), (False, False, "other"),
+@pytest.mark.parametrize(("fast", "weights", "padding", "lost"), [
+    (True, False, False, "causal"), (False, True, False, "causal"), (False, False, True, "causal"),
+    (False, False, False, "other"),
 ])  # fmt: skip
-def test_of_two_masks_torch_loses_one(fast, weights, lost):
+def test_of_two_masks_torch_loses_one(fast, weights, padding, lost):
     torch = pytest.importorskip("torch")
     layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).train(not fast)
     x = torch.randn(1, 4, 8, requires_grad=True)
@@ -96,6 +97,8 @@ def test_of_two_masks_torch_loses_one(fast, weights, lost):
     def attended(y):
         with torch.set_grad_enabled(not fast):
             options = {"attn_mask": other, "is_causal": True, "need_weights": weights}
+            if padding:
+                options["key_padding_mask"] = torch.zeros(1, 4, dtype=torch.bool)
             return layer(y, y, y, **options)[0].detach()
 
     def moved(key):
