@@ -179,7 +179,7 @@ def test_kinks_of_large_arrays_which_are_checked_along_directions(dtype, rng):
 
 def test_the_hull_of_points_has_the_nearest_point_that_an_optimiser_finds(rng):
     optimize = pytest.importorskip("scipy.optimize")
-    from minimha_autograd.gradcheck.kinks import Hull
+    from minimha_autograd.gradcheck.hull import Hull
 
     for _ in range(20):
         points, g = rng.standard_normal((9, 4)), 1.5 * rng.standard_normal(4)

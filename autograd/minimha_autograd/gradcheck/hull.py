@@ -1,0 +1,64 @@
+"""The convex hull of some points, and its point nearest to another one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class Hull:
+    """The convex hull of some points.
+
+    rows   the points, each once
+    scale  of each coordinate
+    """
+
+    def __init__(self, points: np.ndarray, tolerance: np.ndarray) -> None:
+        self._tolerance = tolerance
+        self.scale = np.maximum(abs(points).max(axis=0), np.finfo(float).tiny)
+        if points.shape[1] == 1:
+            points = np.array([points.min(axis=0), points.max(axis=0)])
+        self.rows = points[:0]
+        for point in points:
+            self.add(point)
+
+    def add(self, point: np.ndarray) -> None:
+        """Add a point, unless it is there."""
+        if not (abs(self.rows - point) <= 3 * self._tolerance).all(axis=1).any():
+            self.rows = np.vstack([self.rows, point])
+
+    def nearest(self, g: np.ndarray) -> np.ndarray:
+        """The point of the hull nearest to g, with each coordinate in units of its scale.
+
+        The weights of the rows are the least squares solution without negative ones, by an active
+        set. Source: Lawson and Hanson, "Solving least squares problems" (1974), chapter 23.
+        """
+        rows = (self.rows - g) / self.scale
+        # The weights sum to one in a row of its own. For the point nearest to 0 it may weigh
+        # anything: it only changes the weights' common factor (Wolfe 1976).
+        a = np.vstack([rows.T, np.ones(len(rows))])
+        b = np.zeros(len(a))
+        b[-1] = 1.0
+        weights, used = np.zeros(len(rows)), np.zeros(len(rows), bool)
+        for _ in range(10 * len(rows) + 10):
+            rise = a.T @ (b - a @ weights)
+            rise[used] = -np.inf
+            k = int(rise.argmax())
+            if not rise[k] > 1e-13 * (1 + abs(a).max()):
+                break
+            used[k] = True
+            while True:
+                trial = np.zeros(len(rows))
+                trial[used] = np.linalg.lstsq(a[:, used], b, rcond=None)[0]
+                if (trial[used] > 0).all():
+                    weights = trial
+                    break
+                low = used & (trial <= 0)
+                steps = weights[low] / np.maximum(weights[low] - trial[low], 1e-300)
+                step = float(steps.min())
+                weights = weights + step * (trial - weights)
+                dropped = used & (weights <= 1e-14)
+                dropped[np.flatnonzero(low)[steps.argmin()]] = True
+                used &= ~dropped
+                weights[~used] = 0.0
+        total = weights.sum()
+        return (weights / total) @ self.rows if total else self.rows[0]

@@ -1,0 +1,158 @@
+"""Points close to the checked inputs: the loss, its slopes and its gradients there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from .gradients import Gradients
+
+__tracebackhide__ = True
+
+
+class Checked(Protocol):
+    """An input whose gradient is under check, as in compare.py."""
+
+    @property
+    def x(self) -> np.ndarray: ...
+    @property
+    def gradient(self) -> np.ndarray: ...
+    @property
+    def entry_scales(self) -> np.ndarray: ...
+    def allowed_for(self, noise: float) -> float: ...
+
+
+class Radii(NamedTuple):
+    """Distances from x, in units of the scale of each entry, and relative tolerances.
+
+    far, near  a kink at x looks the same at both distances, one beside x does not
+    step       of central differences at distance far
+    sharp      the error of a limit of gradients, relative to the largest entry
+    bound      the same for the gradient under check
+    checked    the error allowed in a slope by central differences
+    """
+
+    far: float
+    near: float
+    step: float
+    sharp: float
+    bound: float
+    checked: float
+
+
+PULLED = {
+    ("float64", "float64"): Radii(1e-5, 1e-9, 5e-8, 1e-10, 1e-10, 1e-5),
+    ("float64", "float32"): Radii(1e-4, 1e-5, 5e-6, 1e-10, 1e-5, 1e-4),
+    ("float32", "float32"): Radii(1e-2, 1e-3, 2e-3, 1e-3, 1e-3, 5e-2),
+}
+"""By the dtypes of the numeric side and of the gradient, for gradients by the pullback."""
+
+MEASURED = {
+    "float64": Radii(1e-3, 1e-4, 1e-6, 1e-5, 1e-5, 1e-5),
+    "float32": Radii(3e-2, 1e-2, 2e-3, 5e-2, 5e-2, 5e-2),
+}
+"""The same for gradients by central differences."""
+
+
+class Nearby:
+    """L and the gradient under check around the checked inputs, which move jointly, as one vector.
+
+    x          the entries of all inputs
+    gradient   the one under check
+    unit       by how much each entry moves, at distance 1
+    input_of   the number of the input of each entry
+    inputs     the number of inputs
+    rounding   about how far L is rounded
+    pulled     distances and tolerances for gradients by the pullback
+    measured   the same for gradients by differences
+    """
+
+    def __init__(self, gradients: Gradients, targets: Mapping[str, Checked]) -> None:
+        self._gradients, self._targets = gradients, targets
+        function = gradients.function
+        self._numbers = {
+            name: k for k in function.checked if (name := function.names[k]) in targets
+        }
+        self.shapes = {name: target.x.shape for name, target in targets.items()}
+        self.x = self.joined({name: target.x for name, target in targets.items()})
+        self.gradient = self.joined({name: target.gradient for name, target in targets.items()})
+        self.gradient = self.gradient.astype(np.float64)
+        size = np.where(np.isfinite(self.x), abs(self.x), 0).astype(np.float64)
+        scales = self.joined({name: t.entry_scales for name, t in targets.items()})
+        numeric = self.x.dtype.name
+        lower = {t.gradient.dtype.name for t in targets.values()} | {numeric}
+        gradient = "float32" if "float32" in lower else "float64"
+        self.pulled, self.measured = PULLED[numeric, gradient], MEASURED[numeric]
+        # Points nearby must be rounded to different numbers.
+        self.unit = np.maximum(scales, size * (2e-3 if gradient == "float64" else 0.3))
+        self.input_of = self.joined(
+            {n: np.full(shape, k) for k, (n, shape) in enumerate(self.shapes.items())}
+        )
+        self.inputs = len(self.shapes)
+        self.rng = np.random.default_rng(0)
+        self.rounding = gradients.rounding
+
+    def joined(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        parts = [np.ravel(arrays[name]) for name in self._numbers]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def parted(self, flat: np.ndarray) -> dict[str, np.ndarray]:
+        parts, start = {}, 0
+        for name in self._numbers:
+            shape = self.shapes[name]
+            size = int(np.prod(shape))
+            parts[name] = flat[start : start + size].reshape(shape)
+            start += size
+        return parts
+
+    def _loss(self, x: np.ndarray) -> float:
+        parts = self.parted(x)
+        return self._gradients.value({k: parts[name] for name, k in self._numbers.items()})
+
+    def point(self, u: np.ndarray, radius: float) -> np.ndarray:
+        return (self.x + radius * self.unit * u).astype(self.x.dtype)
+
+    def slope(self, x: np.ndarray, d: np.ndarray, h: float) -> float:
+        """The slope of L along d, in units of each entry, by a central difference."""
+        step = h * self.unit * d
+        up, down = (x + step).astype(x.dtype), (x - step).astype(x.dtype)
+        return (self._loss(up) - self._loss(down)) / (2 * h)
+
+    def ray(self) -> np.ndarray:
+        return self.rng.standard_normal(self.x.shape)
+
+    @cached_property
+    def noises(self) -> dict[str, float]:
+        """The noise of each gradient, measured beside the kink: the least at a few points, since at
+        some of them other rounding leads to another piece."""
+        noises = []
+        for _ in range(5):
+            parts = self.parted(self.point(self.ray(), self.pulled.far))
+            hosts = {k: parts[name] for name, k in self._numbers.items()}
+            noises.append(self._gradients.noise_at(hosts, self.rng))
+        numbers = self._numbers.items()
+        return {n: self._targets[n].allowed_for(min(x[k] for x in noises)) for n, k in numbers}
+
+    @cached_property
+    def noise(self) -> np.ndarray:
+        """The same for each entry."""
+        shapes = self.shapes.items()
+        return self.joined({n: np.full(shape, self.noises[n]) for n, shape in shapes})
+
+    def pull(self, x: np.ndarray) -> np.ndarray | None:
+        parts = self.parted(x)
+        found = self._gradients.at({k: parts[name] for name, k in self._numbers.items()})
+        if found is None or not set(self._numbers.values()) <= found.keys():
+            return None
+        return self.joined({n: found[k] for n, k in self._numbers.items()}).astype(np.float64)
+
+    def differences(self, x: np.ndarray, entries: np.ndarray, h: float) -> np.ndarray:
+        result = np.zeros(x.shape)
+        for i in entries:
+            d = np.zeros(x.shape)
+            d[i] = 1.0
+            result[i] = self.slope(x, d, h) / self.unit[i]
+        return result

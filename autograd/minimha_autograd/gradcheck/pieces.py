@@ -1,0 +1,429 @@
+"""The pieces of a function around a kink, and which gradients are weighted means of theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from .hull import Hull
+from .nearby import Nearby, Radii
+
+__tracebackhide__ = True
+
+RAYS = 40
+MANY = 200
+"""Entries above which those that depend on one another are not told apart."""
+
+FEW = 8
+"""Entries that depend on one another up to which a search for pieces is trusted."""
+
+BUDGET = 20_000
+"""Gradients that may be computed to decide about a kink."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """About the entries of a block: right unless undecided or with a direction of a mistake.
+
+    direction  of all entries; the slopes along it lie between low and high
+    nearest    the right gradient of the block that is nearest
+    """
+
+    undecided: bool = False
+    direction: np.ndarray | None = None
+    low: float = 0.0
+    high: float = 0.0
+    claimed: float = 0.0
+    nearest: np.ndarray | None = None
+
+
+class Pieces:
+    """The gradients of the pieces around x.
+
+    entries    those whose gradient is measured by differences; None for all, by the pullback
+    asked      those whose gradient is not the numeric one
+    rays       random directions, with opposite ones, and two that order the entries
+    limits     the gradients along the rays
+    tolerance  how exactly each entry is known
+    varying    the entries that differ between pieces
+    """
+
+    def __init__(
+        self, nearby: Nearby, radii: Radii, entries: np.ndarray | None, asked: np.ndarray
+    ) -> None:
+        self._nearby = nearby
+        self._radii = radii
+        self._entries = entries
+        self._asked = asked
+        self._rng = np.random.default_rng(1)
+        self._left = BUDGET
+        self.rays, self.limits = list[np.ndarray](), list[np.ndarray]()
+        self.smooth = np.zeros(nearby.x.shape)
+        drawn = [self._rng.standard_normal(nearby.x.shape) for _ in range(RAYS // 2)]
+        for k in range(min(nearby.inputs, 8) if nearby.inputs > 1 else 0):
+            # One input alone decides: others, with larger gradients, would hide its pieces.
+            for one_sign in (True, False, False):
+                u = self._rng.standard_normal(nearby.x.shape)
+                u = abs(u) if one_sign else u
+                drawn.append(np.where(nearby.input_of == k, u, 1e-4 * self._fresh()))
+        order = np.sort(1.0 + self._rng.random(nearby.x.size))
+        for u in (*drawn, order):
+            self._look(u, -u)
+        if len(self.rays) >= 8:
+            self._look_closer()
+
+    def _look(self, *rays: np.ndarray) -> None:
+        for ray in rays:
+            if (limit := self.limit(ray, everywhere=True)) is not None:
+                self.rays.append(ray)
+                self.limits.append(limit)
+
+    def _look_closer(self) -> None:
+        """Move the entries whose gradient does not fit what was seen so far in front of and behind
+        all others: of many tied entries, few were the largest along the first rays."""
+        nearby = self._nearby
+        seen = np.array(self.limits)
+        low, high = seen.min(axis=0) - self.tolerance, seen.max(axis=0) + self.tolerance
+        varying = self.varying
+        odd = ~((low <= nearby.gradient) & (nearby.gradient <= high)) | (self._asked & ~varying)
+        entries = np.arange(odd.size) if self._entries is None else self._entries
+        for i in entries[odd[entries]][:MANY]:
+            u = self._fresh()
+            u[i] = 4 * np.linalg.norm(u)
+            v = self._fresh()
+            v[i] = -4 * np.linalg.norm(v)
+            self._look(u, v)
+        del self._largest, self.tolerance, self._sharp, self.varying
+
+    def _gradient(self, x: np.ndarray) -> np.ndarray | None:
+        if self._entries is None:
+            self._left -= 1
+            return self._nearby.pull(x)
+        self._left -= 1 + len(self._entries) // 8
+        return self._nearby.differences(x, self._entries, self._radii.step)
+
+    def limit(self, u: np.ndarray, everywhere: bool = False) -> np.ndarray | None:
+        """The gradient along a ray, extrapolated to its beginning; None if the ray crosses another
+        kink, or leaves the domain.
+
+        everywhere  whether it must be the same farther away
+        """
+        point, near = self._nearby.point, self._radii.near
+        full, half = (self._gradient(point(u, near * part)) for part in (1.0, 0.5))
+        if full is None or half is None:
+            return None
+        found = 2 * half - full
+        change = abs(full - half)
+        size = abs(found).max(initial=0.0)
+        loose = 1e-3 if self._radii.bound < 1e-4 else 0.1
+        if not (np.isfinite(found).all() and change.max(initial=0.0) <= loose * size):
+            return None
+        if everywhere:
+            far = self._gradient(point(u, self._radii.far))
+            if far is None or not abs(far - found).max(initial=0.0) <= 10 * loose * size:
+                return None
+        self.smooth = np.maximum(self.smooth, change)
+        return found
+
+    def confirmed(self, direction: np.ndarray | None = None) -> bool:
+        """Whether differences confirm these gradients at points nearby, along random directions or
+        along this one."""
+        nearby = self._nearby
+        if len(self.rays) < 8:
+            return False
+        if self._entries is not None:
+            return True  # they are differences
+        agreed: list[bool] = []
+        for u in self.rays[:6]:
+            x = nearby.point(u, self._radii.far)
+            gradient = self._gradient(x)
+            if gradient is None:
+                return False
+            if direction is not None:
+                ways = [direction / nearby.unit]
+            else:
+                ways = [nearby.ray(), nearby.ray() * self.varying]
+            agreed += [self._agrees(x, gradient, d / (abs(d).max() or 1.0)) for d in ways]
+        return 3 * sum(agreed) >= 2 * len(agreed)  # a step may cross a kink
+
+    def _agrees(self, x: np.ndarray, gradient: np.ndarray, d: np.ndarray) -> bool:
+        """Whether a central difference along d confirms the gradient: one of several steps, since a
+        large one may cross a kink."""
+        nearby = self._nearby
+        terms = gradient * nearby.unit * d
+        allowed = self._radii.checked * float(np.linalg.norm(terms))
+        allowed += float(np.sum(nearby.noise * abs(nearby.unit * d)))
+        for h in (self._radii.step, self._radii.step / 10, self._radii.step / 100):
+            slope = nearby.slope(x, d, h)
+            if abs(slope - terms.sum()) <= allowed + 6 * nearby.rounding / h:
+                return True
+        return False
+
+    @cached_property
+    def _largest(self) -> np.ndarray:
+        """For each entry, the size of the largest entry of its input."""
+        sizes = {
+            name: np.full(part.shape[1:], abs(part).max(initial=0.0))
+            for name, part in self._parts(np.array(self.limits)).items()
+        }
+        return self._nearby.joined(sizes)
+
+    @cached_property
+    def tolerance(self) -> np.ndarray:
+        """The error allowed in each entry of the gradient under check."""
+        return self._radii.bound * self._largest + self._nearby.noise + 0.1 * self.smooth
+
+    @cached_property
+    def _sharp(self) -> np.ndarray:
+        """By how much two limits may differ that are the same."""
+        noise = self._nearby.noise
+        if self._radii.sharp < self._radii.bound:  # computed in float64
+            noise = noise * float(np.finfo("float64").eps / np.finfo("float32").eps)
+        return 10 * (self._radii.sharp * self._largest + noise + 0.1 * self.smooth)
+
+    def _parts(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        parted = [self._nearby.parted(row) for row in rows]
+        return {name: np.array([part[name] for part in parted]) for name in parted[0]}
+
+    @cached_property
+    def varying(self) -> np.ndarray:
+        """The entries at a kink."""
+        return np.asarray(np.ptp(np.array(self.limits), axis=0) > self._sharp)
+
+    @cached_property
+    def at(self) -> np.ndarray:
+        """The entries at a kink, of L or of a step: those that differ between pieces, and those
+        whose gradient is another one here than at all points nearby."""
+        if self._entries is not None:  # the others were not measured
+            return self.varying
+        other = ~(abs(self._nearby.gradient - self.limits[0]) <= self.tolerance)
+        return self.varying | other
+
+    def blocks(self) -> list[np.ndarray]:
+        """The entries at kinks, those together whose pieces depend on one another.
+
+        If an entry moves far in front of or behind all others and the gradient of another one
+        changes, then the two belong together.
+        """
+        at = np.flatnonzero(self.at)
+        group = {int(i): int(i) for i in at}
+
+        def root(i: int) -> int:
+            while group[i] != i:
+                i = group[i]
+            return i
+
+        together = self._not_alone(at)
+        if len(together) > MANY:
+            for i in together:
+                group[root(int(i))] = root(int(together[0]))
+            together = together[:0]
+        for u in (self._fresh(), self._fresh()):
+            base = self.limit(u)
+            for i in together if base is not None else ():
+                for side in (-4.0, 4.0):
+                    moved = u.copy()
+                    moved[i] = side * np.linalg.norm(u[at])
+                    found = self.limit(moved)
+                    if found is None or base is None:
+                        continue
+                    for j in at[(abs(found - base) > self._sharp)[at]]:
+                        group[root(int(j))] = root(int(i))
+        roots = np.array([root(int(i)) for i in at])
+        return [at[roots == r] for r in np.unique(roots)]
+
+    def _not_alone(self, at: np.ndarray) -> np.ndarray:
+        """The entries whose gradient changes when others move, half of them at a time."""
+        changed = np.zeros(self._nearby.x.shape, bool)
+        for _ in range(20 if len(at) > 16 else 0):
+            u = self._fresh()
+            moved = u.copy()
+            half = at[self._rng.random(len(at)) < 0.5]
+            far = self._rng.choice([1.0, np.sqrt(len(at))], len(half))
+            moved[half] = far * self._rng.standard_normal(len(half))
+            base, found = self.limit(u), self.limit(moved)
+            if base is not None and found is not None:
+                apart = abs(found - base) > self._sharp
+                apart[half] = False
+                changed |= apart
+        return at[changed[at]] if len(at) > 16 else at
+
+    def _fresh(self) -> np.ndarray:
+        return self._rng.standard_normal(self._nearby.x.shape)
+
+    # One block
+
+    def decide(self, block: np.ndarray, g: np.ndarray) -> Decision:
+        """Whether the gradient g of a block lies in the hull of its pieces."""
+        pieces = Hull(np.array(self.limits)[:, block], self.tolerance[block])
+        starts = self.rays
+        if len(block) == 1 and pieces.rows.min() <= g[0] <= pieces.rows.max():
+            return Decision()
+        if not np.isfinite(g).all():
+            return self._wrong(block, g, pieces, starts, np.where(np.isfinite(g), 0.0, 1.0))
+        for _ in range(4 * len(block) + 20):
+            nearest = pieces.nearest(g)
+            if (abs(g - nearest) <= self.tolerance[block]).all():
+                return Decision()
+            d = (g - nearest) / pieces.scale**2
+            found, sure = self._farthest(block, d, pieces, starts, float(g @ d))
+            if found is not None:
+                pieces.add(found)
+            elif sure:
+                return self._wrong(block, g, pieces, starts, d)
+            else:
+                break
+        return self._simple(block, g, pieces, starts) or Decision(undecided=True)
+
+    def _farthest(
+        self,
+        block: np.ndarray,
+        d: np.ndarray,
+        pieces: Hull,
+        starts: list[np.ndarray],
+        wanted: float,
+    ) -> tuple[np.ndarray | None, bool]:
+        """A piece whose slope along d is larger than those known; and, if none is found, whether
+        the search came to the same largest slope several times.
+
+        It starts along d and the opposite ray, and from the pieces with the largest slopes, and
+        climbs by changing one or two entries of the ray at a time.
+        """
+        slopes = pieces.rows @ d
+        known = float(slopes.max())
+        little = float(abs(d) @ self.tolerance[block]) + 1e-13 * abs(known)
+        gap = wanted - known
+        step = max(little, 0.02 * gap)
+        quick = d / (abs(d).max() or 1.0)
+        scores = np.array([limit[block] @ d for limit in self.limits])
+        climbs = [starts[int(k)] for k in np.argsort(-scores)[:2]]
+        for sign in (1, -1):
+            for wiggle in (1e-3, 0.01, 0.5):
+                ray = self._fresh()
+                ray[block] = sign * quick + wiggle * ray[block]
+                climbs.insert(0, ray)
+        tries = 10 + 6 * len(block) if len(block) > 1 else 3
+        reached = reached_nearly = 0
+        for n, ray in enumerate(climbs):
+            limit = self.limit(ray)
+            if limit is None:
+                continue
+            best, score = ray, float(limit[block] @ d)
+            if score > known + step and self._is_piece(ray, limit, block):
+                return limit[block], False
+            for _ in range(tries if n >= 4 else 0):
+                if self._left < 0:
+                    break
+                limit = self.limit(moved := self._moved(best, block))
+                if limit is None or (now := float(limit[block] @ d)) < score - little:
+                    continue
+                if now <= known + step:
+                    best, score = moved, now
+                elif self._is_piece(moved, limit, block):
+                    return limit[block], False
+            reached += abs(score - known) <= little
+            reached_nearly += abs(score - known) <= step
+        spread = float(np.ptp(slopes))
+        # A round hull, such as that of a norm, has no largest slope that is met twice.
+        met = reached >= 2 or (reached_nearly >= 2 and gap > 0.05 * spread)
+        few = len(block) <= FEW or gap > 0.5 * spread or self._each_seen_twice(scores, little)
+        return None, gap > little and met and few and self._left > 0
+
+    def _each_seen_twice(self, slopes: np.ndarray, little: float) -> bool:
+        """Whether none of the slopes along the random rays was seen once only: then there are
+        hardly any that were not seen."""
+        ordered = np.sort(slopes)
+        new = np.diff(ordered, prepend=-np.inf) > little
+        return bool(np.bincount(np.cumsum(new))[1:].min() >= 2)
+
+    def _is_piece(self, ray: np.ndarray, limit: np.ndarray, block: np.ndarray) -> bool:
+        """Whether differences confirm a gradient along a ray: it may be one along which entries
+        stay tied."""
+        d = np.zeros(ray.shape)
+        d[block] = self._rng.standard_normal(len(block))
+        return self._agrees(self._nearby.point(ray, self._radii.far), limit, d)
+
+    def _moved(self, ray: np.ndarray, block: np.ndarray) -> np.ndarray:
+        """A ray with one or two entries drawn anew, or exchanged, or with some on another scale: a
+        large gradient of one input may hide the pieces that depend on another one."""
+        moved, rng = ray.copy(), self._rng
+        some = rng.choice(block, size=min(2, len(block)), replace=False)
+        way = rng.random()
+        if way < 0.3:
+            moved[some] = moved[some[::-1]]
+        elif way < 0.7:
+            far = rng.choice([1.0, 3.0 * np.sqrt(len(block))])
+            some = some[: rng.integers(1, 3)]
+            moved[some] = far * rng.standard_normal(len(some))
+        else:
+            inputs = self._nearby.input_of[block]
+            part = (
+                inputs == rng.choice(inputs) if rng.random() < 0.5 else rng.random(len(block)) < 0.5
+            )
+            moved[block[part]] *= 10.0 ** rng.uniform(-3, 1)
+        return moved
+
+    def _simple(
+        self, block: np.ndarray, g: np.ndarray, pieces: Hull, starts: list[np.ndarray]
+    ) -> Decision | None:
+        """A mistake along an axis, or if all entries move together; None if there is none."""
+        if len(block) > MANY:
+            return None
+        eye = np.eye(len(block))
+        ones = np.ones(len(block))
+        for d in (*self._fixed(block, g, pieces), ones, -ones, *eye, *-eye):
+            if g @ d > (pieces.rows @ d).max() + abs(d) @ self.tolerance[block]:
+                found, sure = self._farthest(block, d, pieces, starts, float(g @ d))
+                if found is not None:
+                    pieces.add(found)
+                elif sure:
+                    return self._wrong(block, g, pieces, starts, d)
+        return None
+
+    def _fixed(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> list[np.ndarray]:
+        """The direction, if any, along which all pieces have one slope, and g another one."""
+        seen = np.array(self.limits)[:, block] / pieces.scale
+        _, sizes, axes = np.linalg.svd(seen - seen[0], full_matrices=False)
+        axes = axes[sizes > 1e-6 * sizes[0]]
+        if len(axes) + 10 > len(seen):  # further rays may show further pieces
+            return []
+        off = g / pieces.scale - seen[0]
+        d = (off - axes.T @ (axes @ off)) / pieces.scale
+        return [d] if abs(d).max() > 1e-6 * abs(off / pieces.scale).max() else []
+
+    def _wrong(
+        self,
+        block: np.ndarray,
+        g: np.ndarray,
+        pieces: Hull,
+        starts: list[np.ndarray],
+        d: np.ndarray,
+    ) -> Decision:
+        """The mistake along the plainest direction that shows it."""
+        g = np.where(np.isfinite(g), g, np.inf)
+        nearest = pieces.nearest(np.where(np.isfinite(g), g, pieces.rows.mean(axis=0)))
+        size = abs(d).max()
+        strong = np.sign(d) * (abs(d) > 0.3 * size)
+        ones = np.ones(len(block))
+        plain = [np.eye(len(block))[k] for k in np.argsort(-abs(d))[:4]]
+        for way in (*plain, ones, strong, strong * (strong > 0), np.round(d / size, 1)):
+            off = g @ way if np.isfinite(g).all() else np.inf
+            slopes = pieces.rows @ way
+            slack = abs(way) @ self.tolerance[block]
+            if off > slopes.max() + slack or off < slopes.min() - slack:
+                sign = 1.0 if off > slopes.max() else -1.0
+                found, sure = self._farthest(block, sign * way, pieces, starts, sign * off)
+                if sure and found is None:
+                    d = way
+                    break
+        if np.count_nonzero(d) and d[np.flatnonzero(d)[0]] < 0:
+            d = -d
+        slopes = pieces.rows @ d
+        direction = np.zeros(self._nearby.x.shape)
+        direction[block] = d + 0.0
+        claimed = float(np.sum((g * d)[d != 0]))
+        return Decision(
+            False, direction, float(slopes.min()), float(slopes.max()), claimed, nearest
+        )
