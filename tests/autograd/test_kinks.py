@@ -1,6 +1,7 @@
 """At a kink a gradient is right if it is a weighted mean of those at points nearby, over all inputs
 jointly."""
 
+import contextlib
 import re
 from functools import partial
 
@@ -23,7 +24,7 @@ def cases(names):
 
 @pytest.fixture
 def seeds(request):
-    return range(100 if request.config.getoption("--thorough") else 1)
+    return range(3 if request.config.getoption("--thorough") else 1)
 
 
 @pytest.mark.parametrize(("name", "dtype"), list(cases(ties.RIGHT)))
@@ -193,3 +194,40 @@ def test_the_hull_of_points_has_the_nearest_point_that_an_optimiser_finds(rng):
             tol=1e-12,
         )
         np.testing.assert_allclose(found, np.sqrt(best.fun), atol=1e-5)
+
+
+def largest_of(x, to):
+    """The maximum of x, whose gradient goes to the first, to each or in equal parts to all of the
+    tied entries."""
+    y = x.max()
+    tied = x == y
+    shares = {
+        "first": np.arange(x.size) == x.argmax(),
+        "each": tied,
+        "all": tied / tied.sum(),
+    }
+    return y, lambda dy: (dy * shares[to],)
+
+
+@pytest.mark.parametrize("size", [40, 250])
+def test_many_entries_may_be_tied(size):
+    for to in ("first", "all"):
+        mh.gradcheck(partial(largest_of, to=to), np.ones(size))
+    with pytest.raises(mh.GradcheckError, match="at a kink"):
+        mh.gradcheck(partial(largest_of, to="each"), np.ones(size))
+
+
+def test_too_many_tied_entries_are_not_decided():
+    report = mh.gradcheck(partial(largest_of, to="first"), np.ones(600))
+    assert all("not decided" in row.note for row in report.rows)
+
+
+@pytest.mark.parametrize(("size", "recognised"), [(1e-4, True), (1e-8, False)])
+def test_a_kink_that_is_small_beside_the_slopes_is_not_recognised(size, recognised):
+    def f(x, slope):
+        slopes = np.where(x == 0, slope, x > 0)
+        return x + size * np.maximum(x, 0), lambda dy: (dy * (1 + size * slopes),)
+
+    mh.gradcheck(partial(f, slope=0.5), np.zeros(1))
+    with contextlib.nullcontext() if recognised else pytest.raises(mh.GradcheckError):
+        mh.gradcheck(partial(f, slope=1), np.zeros(1))

@@ -42,8 +42,8 @@ def gradcheck(
     method  "auto": the complex step where f allows it and differences confirm it, otherwise
             Richardson's extrapolation; with more than 4096 entries, the largest arrays are
             checked along random directions. Or "complex step", "richardson", "fourth-order"
-            (differences), "adjoint" (random directions v: ⟨dx, v⟩ = dL along v). Except for
-            "adjoint", central differences are always checked as well
+            (differences), "adjoint" (random directions v: ⟨dx, v⟩ = dL along v). Wherever entries
+            are compared, central differences are checked as well
     parameters
             Tensors by name, or a module, whose gradients are checked as well; by default those of
             f, if it is a module
@@ -52,7 +52,7 @@ def gradcheck(
     in float32 are compared with numeric ones in float64.
 
     If a check passes, the gradients are right at these inputs up to the errors in the report. It
-    does not see a factor of 1 + 5·10⁻¹³, an entry 10¹³ times smaller than the largest one of its
+    does not see a factor of 1 + 5·10⁻¹³, a mistake 10¹³ times smaller than the largest entry of its
     gradient, or what the notes except: gradients lost in rounding (in float64, too) and kinks that
     were not decided. At a kink any choice passes that is a weighted mean of the gradients at points
     nearby, over all inputs jointly (Clarke 1983): for relu at 0 any number from 0 to 1, for
@@ -69,7 +69,8 @@ def gradcheck(
     entry by axis, both values and their ratio, the wrong step and its likely cause. Also raises it
     if nothing can be compared: the pullback is not linear, the value is NaN for every step, f or
     its pullback changes arrays in place … TypeError if there is nothing to check, and for floats
-    other than float64 and float32; ValueError for an unknown method, or axes that do not match.
+    other than float64 and float32; ValueError for an unknown method, the complex
+    step of a function that is not analytic, or axes that do not match.
     """
     from .check import check  # loaded on first use: most programs check no gradients
 

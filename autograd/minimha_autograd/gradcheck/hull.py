@@ -14,7 +14,9 @@ class Hull:
 
     def __init__(self, points: np.ndarray, tolerance: np.ndarray) -> None:
         self._tolerance = tolerance
-        self.scale = np.maximum(abs(points).max(axis=0), np.finfo(float).tiny)
+        sizes = abs(points).max(axis=0)
+        # A coordinate that is 0 in all points has no scale of its own.
+        self.scale = np.where(sizes > 0, sizes, sizes.max() or 1.0)
         if points.shape[1] == 1:
             points = np.array([points.min(axis=0), points.max(axis=0)])
         self.rows = points[:0]

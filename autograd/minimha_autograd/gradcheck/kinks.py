@@ -161,7 +161,7 @@ class Kinks:
         wide = slopes(1.0)
         wide_spread = _spread(wide)
         noise = 6 * self._nearby.rounding / step
-        if not wide_spread > 1e-6 * float(abs(wide[np.isfinite(wide)]).max(initial=0.0)) + noise:
+        if not wide_spread > 1e-9 * float(abs(wide[np.isfinite(wide)]).max(initial=0.0)) + noise:
             return False
         narrow = slopes(0.1)
         # The slope along a ray stays the same, or x is so large that nothing near it has a number.

@@ -16,6 +16,9 @@ RAYS = 40
 MANY = 200
 """Entries above which those that depend on one another are not told apart."""
 
+LOOKS = 400
+"""Entries that are moved in front of and behind all others, to find their pieces."""
+
 FEW = 8
 """Entries that depend on one another up to which a search for pieces is trusted."""
 
@@ -48,6 +51,7 @@ class Pieces:
     limits     the gradients along the rays
     tolerance  how exactly each entry is known
     varying    the entries that differ between pieces
+    unseen     entries whose pieces were not looked for, because there were too many
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Pieces:
         self._left = BUDGET
         self.rays, self.limits = list[np.ndarray](), list[np.ndarray]()
         self.smooth = np.zeros(nearby.x.shape)
+        self.unseen = np.zeros(nearby.x.shape, bool)
         drawn = [self._rng.standard_normal(nearby.x.shape) for _ in range(RAYS // 2)]
         for k in range(min(nearby.inputs, 8) if nearby.inputs > 1 else 0):
             # One input alone decides: others, with larger gradients, would hide its pieces.
@@ -89,7 +94,9 @@ class Pieces:
         varying = self.varying
         odd = ~((low <= nearby.gradient) & (nearby.gradient <= high)) | (self._asked & ~varying)
         entries = np.arange(odd.size) if self._entries is None else self._entries
-        for i in entries[odd[entries]][:MANY]:
+        odd_entries = entries[odd[entries]]
+        self.unseen[odd_entries[LOOKS:]] = True
+        for i in odd_entries[:LOOKS]:
             u = self._fresh()
             u[i] = 4 * np.linalg.norm(u)
             v = self._fresh()
@@ -199,7 +206,7 @@ class Pieces:
         if self._entries is not None:  # the others were not measured
             return self.varying
         other = ~(abs(self._nearby.gradient - self.limits[0]) <= self.tolerance)
-        return self.varying | other
+        return self.varying | other | self.unseen
 
     def blocks(self) -> list[np.ndarray]:
         """The entries at kinks, those together whose pieces depend on one another.
@@ -263,6 +270,9 @@ class Pieces:
             return Decision()
         if not np.isfinite(g).all():
             return self._wrong(block, g, pieces, starts, np.where(np.isfinite(g), 0.0, 1.0))
+        plain = self._together(block, g, pieces, starts) if len(block) > MANY else None
+        if plain or self.unseen[block].any() or len(block) > LOOKS:
+            return plain or Decision(undecided=True)
         for _ in range(4 * len(block) + 20):
             nearest = pieces.nearest(g)
             if (abs(g - nearest) <= self.tolerance[block]).all():
@@ -304,7 +314,7 @@ class Pieces:
                 ray = self._fresh()
                 ray[block] = sign * quick + wiggle * ray[block]
                 climbs.insert(0, ray)
-        tries = 10 + 6 * len(block) if len(block) > 1 else 3
+        tries = 10 + 6 * min(len(block), MANY) if len(block) > 1 else 3
         reached = reached_nearly = 0
         for n, ray in enumerate(climbs):
             limit = self.limit(ray)
@@ -364,6 +374,18 @@ class Pieces:
             )
             moved[block[part]] *= 10.0 ** rng.uniform(-3, 1)
         return moved
+
+    def _together(
+        self, block: np.ndarray, g: np.ndarray, pieces: Hull, starts: list[np.ndarray]
+    ) -> Decision | None:
+        """A mistake that shows if all entries move together, as that of many tied entries which all
+        get the whole gradient; None if there is none."""
+        for d in (np.ones(len(block)), -np.ones(len(block))):
+            if g @ d > (pieces.rows @ d).max() + abs(d) @ self.tolerance[block]:
+                found, sure = self._farthest(block, d, pieces, starts, float(g @ d))
+                if found is None and sure:
+                    return self._wrong(block, g, pieces, starts, d)
+        return None
 
     def _simple(
         self, block: np.ndarray, g: np.ndarray, pieces: Hull, starts: list[np.ndarray]

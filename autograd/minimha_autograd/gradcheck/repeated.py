@@ -19,7 +19,7 @@ from .numeric import largest
 
 ROUNDINGS = 1024
 """Two results of the same call may differ by this many eps of the largest term: enough for a sum of
-a million terms in the typical case, and for one of 32 terms in the worst case."""
+a million terms of both signs in the typical case, and for one of 32 terms in the worst case."""
 
 
 def is_rounding(
