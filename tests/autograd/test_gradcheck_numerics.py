@@ -289,3 +289,16 @@ def test_the_maximum_of_complex_numbers_by_library():
     torch = pytest.importorskip("torch")
     with pytest.raises(RuntimeError, match="not implemented for 'Complex"):
         torch.ones(2, dtype=torch.complex128).max()
+
+
+def test_in_the_tail_of_a_function_a_wrong_sign_is_lost_in_rounding():
+    """The rounding error of a gradient is measured closer to zero, too, where exp(−x) is steep."""
+
+    def f(x):
+        y = np.exp(-x)
+        return y, lambda dy: (dy * y,)  # right: −dy · y
+
+    report = mh.gradcheck(f, np.array([35.0, 36.0]))
+    assert all("lost in rounding" in row.note for row in report.rows)
+    with pytest.raises(mh.GradcheckError):
+        mh.gradcheck(f, np.array([3.5, 3.6]))
