@@ -265,12 +265,11 @@ class Pieces:
     def decide(self, block: np.ndarray, g: np.ndarray) -> Decision:
         """Whether the gradient g of a block lies in the hull of its pieces."""
         pieces = Hull(np.array(self.limits)[:, block], self.tolerance[block])
-        starts = self.rays
         if len(block) == 1 and pieces.rows.min() <= g[0] <= pieces.rows.max():
             return Decision()
         if not np.isfinite(g).all():
-            return self._wrong(block, g, pieces, starts, np.where(np.isfinite(g), 0.0, 1.0))
-        plain = self._together(block, g, pieces, starts) if len(block) > MANY else None
+            return self._wrong(block, g, pieces, np.where(np.isfinite(g), 0.0, 1.0))
+        plain = self._simple(block, g, pieces) if len(block) > MANY else None
         if plain or self.unseen[block].any() or len(block) > LOOKS:
             return plain or Decision(undecided=True)
         for _ in range(4 * len(block) + 20):
@@ -278,21 +277,20 @@ class Pieces:
             if (abs(g - nearest) <= self.tolerance[block]).all():
                 return Decision()
             d = (g - nearest) / pieces.scale**2
-            found, sure = self._farthest(block, d, pieces, starts, float(g @ d))
+            found, sure = self._farthest(block, d, pieces, float(g @ d))
             if found is not None:
                 pieces.add(found)
             elif sure:
-                return self._wrong(block, g, pieces, starts, d)
+                return self._wrong(block, g, pieces, d)
             else:
                 break
-        return self._simple(block, g, pieces, starts) or Decision(undecided=True)
+        return self._simple(block, g, pieces) or Decision(undecided=True)
 
     def _farthest(
         self,
         block: np.ndarray,
         d: np.ndarray,
         pieces: Hull,
-        starts: list[np.ndarray],
         wanted: float,
     ) -> tuple[np.ndarray | None, bool]:
         """A piece whose slope along d is larger than those known; and, if none is found, whether
@@ -308,7 +306,7 @@ class Pieces:
         step = max(little, 0.02 * gap)
         quick = d / (abs(d).max() or 1.0)
         scores = np.array([limit[block] @ d for limit in self.limits])
-        climbs = [starts[int(k)] for k in np.argsort(-scores)[:2]]
+        climbs = [self.rays[int(k)] for k in np.argsort(-scores)[:2]]
         for sign in (1, -1):
             for wiggle in (1e-3, 0.01, 0.5):
                 ray = self._fresh()
@@ -375,33 +373,21 @@ class Pieces:
             moved[block[part]] *= 10.0 ** rng.uniform(-3, 1)
         return moved
 
-    def _together(
-        self, block: np.ndarray, g: np.ndarray, pieces: Hull, starts: list[np.ndarray]
-    ) -> Decision | None:
-        """A mistake that shows if all entries move together, as that of many tied entries which all
-        get the whole gradient; None if there is none."""
-        for d in (np.ones(len(block)), -np.ones(len(block))):
-            if g @ d > (pieces.rows @ d).max() + abs(d) @ self.tolerance[block]:
-                found, sure = self._farthest(block, d, pieces, starts, float(g @ d))
-                if found is None and sure:
-                    return self._wrong(block, g, pieces, starts, d)
-        return None
-
-    def _simple(
-        self, block: np.ndarray, g: np.ndarray, pieces: Hull, starts: list[np.ndarray]
-    ) -> Decision | None:
-        """A mistake along an axis, or if all entries move together; None if there is none."""
-        if len(block) > MANY:
-            return None
-        eye = np.eye(len(block))
+    def _simple(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> Decision | None:
+        """A mistake along an axis, or if all entries move together; None if there is none. Of many
+        entries, only all together are moved."""
         ones = np.ones(len(block))
-        for d in (*self._fixed(block, g, pieces), ones, -ones, *eye, *-eye):
+        directions = [ones, -ones]
+        if len(block) <= MANY:
+            eye = np.eye(len(block))
+            directions = [*self._fixed(block, g, pieces), *directions, *eye, *-eye]
+        for d in directions:
             if g @ d > (pieces.rows @ d).max() + abs(d) @ self.tolerance[block]:
-                found, sure = self._farthest(block, d, pieces, starts, float(g @ d))
+                found, sure = self._farthest(block, d, pieces, float(g @ d))
                 if found is not None:
                     pieces.add(found)
                 elif sure:
-                    return self._wrong(block, g, pieces, starts, d)
+                    return self._wrong(block, g, pieces, d)
         return None
 
     def _fixed(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> list[np.ndarray]:
@@ -420,7 +406,6 @@ class Pieces:
         block: np.ndarray,
         g: np.ndarray,
         pieces: Hull,
-        starts: list[np.ndarray],
         d: np.ndarray,
     ) -> Decision:
         """The mistake along the plainest direction that shows it."""
@@ -436,7 +421,7 @@ class Pieces:
             slack = abs(way) @ self.tolerance[block]
             if off > slopes.max() + slack or off < slopes.min() - slack:
                 sign = 1.0 if off > slopes.max() else -1.0
-                found, sure = self._farthest(block, sign * way, pieces, starts, sign * off)
+                found, sure = self._farthest(block, sign * way, pieces, sign * off)
                 if sure and found is None:
                     d = way
                     break
