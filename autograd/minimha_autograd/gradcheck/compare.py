@@ -157,7 +157,7 @@ class Target:
         kink, what fits there."""
         sharp, _, _ = self._complex_step
         numeric = sharp if sharp is not None else self._differences("richardson")[0]
-        kinks = self.at_kinks(None) if self.at_kinks else None
+        kinks = self.kinks
         return np.where(kinks.at, kinks.fitting, numeric) if kinks else numeric
 
     def line(self, v: np.ndarray) -> Target:
@@ -166,6 +166,11 @@ class Target:
         loss = along(self.loss, self.x, v)
         start = np.zeros((), self.x.dtype)
         return replace(self, x=start, loss=loss, scales=scale, at_kinks=None)
+
+    @property
+    def kinks(self) -> Verdict | None:
+        """What is known of kinks so far; None if there are none, or if nobody looks for them."""
+        return self.at_kinks(None) if self.at_kinks else None
 
     @property
     def analytic(self) -> bool:
@@ -243,7 +248,7 @@ class Target:
         def against(fitting: np.ndarray, noise: np.ndarray | float, own: float) -> Comparison:
             return compared(method, self.gradient, fitting, bound, noise, own)
 
-        kinks = self.at_kinks(None) if self.at_kinks else None
+        kinks = self.kinks
         own = kinks.noise if kinks else self.noise_allowed
         comparison = against(numeric, noise, own)
         if not comparison.passed:
@@ -278,7 +283,7 @@ class Target:
 
     def only_kinks(self) -> Comparison | None:
         """The comparison of the entries at kinks; None if there are none."""
-        kinks = self.at_kinks(None) if self.at_kinks else None
+        kinks = self.kinks
         if kinks is None or not kinks.at.any():
             return None
         yours, fitting = (np.where(kinks.at, dx, 0) for dx in (self.gradient, kinks.fitting))
@@ -290,7 +295,7 @@ class Target:
         """⟨dx, v⟩ against the derivative of L along v, for random directions v. The entries at a
         kink do not move; the worst of them is one more comparison."""
         rng, bound, found = np.random.default_rng(0), 0.0, []
-        kinks = self.at_kinks(None) if self.at_kinks else None
+        kinks = self.kinks
         still = kinks.at if kinks else np.zeros(self.x.shape, bool)
         own = kinks.noise if kinks else self.noise_allowed
         for _ in range(DIRECTIONS):

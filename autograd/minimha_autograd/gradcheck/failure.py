@@ -52,7 +52,7 @@ class FailedCheck:
 
     def claims(self) -> list[Claim]:
         """What the gradients claim at kinks along directions, each once."""
-        verdicts = (target.at_kinks(None) for target in self.targets.values() if target.at_kinks)
+        verdicts = (target.kinks for target in self.targets.values())
         claims = (claim for verdict in verdicts if verdict for claim in verdict.claims)
         return list({claim.entries: claim for claim in claims}.values())
 
@@ -90,7 +90,7 @@ class FailedCheck:
         if comparison.method == "adjoint":
             axes = ("direction",)
         a, b = float(analytic[at]), float(numeric[at])
-        kinks = target.at_kinks(None) if target.at_kinks else None
+        kinks = target.kinks
         at_kink = kinks and comparison.method != "adjoint" and kinks.at[at]
         source = "nearest that fits" if at_kink else comparison.method
         unit = "of the largest entry"
@@ -109,7 +109,7 @@ class FailedCheck:
 
 
 def _only_at_kinks(target: Target, comparison: Comparison) -> bool:
-    kinks = target.at_kinks(None) if target.at_kinks else None
+    kinks = target.kinks
     if kinks is None or not kinks.claims:
         return False
     off = abs(comparison.analytic - comparison.numeric)
