@@ -62,7 +62,9 @@ def test_the_sum_of_a_row_has_a_fixed_order_which_is_not_that_of_its_keys():
         key_by_key += term
     assert key_by_key == 1  # each small term is rounded away
     total = tiles.exp_minus_in_order(row.copy(), np.float32(0))
-    np.testing.assert_allclose(total, e.sum(dtype="float64"), rtol=5e-6)
+    partial_sums = registers.VECTORS * registers.BYTES // row.itemsize  # 8 to 32: 2 vectors
+    lost = (len(row) // partial_sums - 1) * e[1]  # the other terms of the partial sum with a 1
+    np.testing.assert_allclose(total, e.sum(dtype="float64") - lost, rtol=5e-7)
     hidden = np.pad(row, (0, 2048), constant_values=-math.inf)
     assert tiles.exp_minus_in_order(hidden, np.float32(0)) == total
 
