@@ -191,6 +191,24 @@ def test_a_query_that_sees_nothing_passes_a_gradient_on_through_lse_of_a_sink_al
     assert sink.grad == 2.0  # one for each query
 
 
+def test_a_part_that_shows_nothing_still_counts_if_it_has_the_sink():
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 3, 4)) for _ in range(3))
+    sink, seen = np.array([0.3]), np.array([[True] * 3, [False, False, True], [False] * 3])
+    whole = mh.scaled_dot_product_attention(q, k, v, seen, sink=sink, return_lse=True)
+    first, second = (
+        mh.scaled_dot_product_attention(
+            q, k[:, keys], v[:, keys], seen[:, keys], sink=s, return_lse=True
+        )
+        for keys, s in ((slice(0, 2), sink), (slice(2, 3), None))
+    )
+    assert (first[0][:, 1:] == 0).all()
+    assert (first[1][:, 1:] == 0.3).all()
+    assert second[1][0, 2] == -np.inf
+    for one, two in zip(mh.merge_attention(*zip(first, second, strict=True)), whole, strict=True):
+        np.testing.assert_allclose(one, two)
+
+
 @pytest.mark.parametrize(
     ("settings", "zero"),
     [
