@@ -92,6 +92,15 @@ def test_how_much_weight_a_score_10_above_the_others_gets_depends_on_their_numbe
     assert weight(22_000) == pytest.approx(0.5, abs=0.001)
 
 
+@pytest.mark.parametrize(("root", "single"), [(1, True), (32, False)])
+def test_most_wide_queries_attend_to_a_single_key_if_scores_are_not_divided(root, single):
+    rng = np.random.default_rng(0)
+    q, k = rng.standard_normal((500, 1, 1024)), rng.standard_normal((500, 16, 1024))
+    largest = softmax(q @ k.mT / root).max(axis=-1)
+    assert bool(np.mean(largest > 0.9) > 0.75) is single
+    assert largest.min() < 0.7  # not all queries, even without the division
+
+
 def test_a_head_that_looks_for_two_kinds_of_keys_returns_one_mixture():
     keys = 20 * np.eye(3)
     query = keys[0] + keys[1]
@@ -129,6 +138,44 @@ def test_the_package_computes_float16_scores_that_would_overflow():
     np.testing.assert_allclose(weights, [[0.5, 0.5]])
 
 
+def test_tap_is_called_with_all_steps_but_keep_and_its_function_needs_the_operations_of_the_package():
+    rng = np.random.default_rng(0)
+    q, k, v = (mh.Tensor(rng.standard_normal((2, 3, 4)), requires_grad=True) for _ in range(3))
+    seen = {}
+
+    def tap(name, x):
+        seen[name] = x
+        return x
+
+    steps = mh.attention_steps(q, k, v, softcap=2.0, dropout=0.2, rng=rng, tap=tap)
+    assert set(steps) - set(seen) == {"keep"}
+    with pytest.raises(TypeError, match="does not support ufuncs"):
+        mh.attention_steps(q, k, v, tap=lambda _, x: np.tanh(x))
+
+
+def test_a_three_axis_mask_is_refused_for_as_many_sequences_as_heads_unless_there_is_one():
+    for n in (1, 2):
+        x = np.ones((n, n, 3, 4))
+        mask = np.ones((n, 3, 3), dtype=bool)
+        if n == 1:
+            assert mh.scaled_dot_product_attention(x, x, x, mask).shape == x.shape
+            continue
+        with pytest.raises(ValueError, match=r"could be \(B, T, S\) or \(H, T, S\)"):
+            mh.scaled_dot_product_attention(x, x, x, mask)
+
+
+@pytest.mark.parametrize("width", range(1, 20))
+def test_a_query_latent_saves_parameters_below_a_width(width):
+    sizes = {"latent": 5, "head_dim": 4, "rope_dim": 2}
+
+    def parameters(query_latent):
+        layer = mh.LatentAttention(16, 4, query_latent=query_latent, **sizes)
+        return sum(p.data.size for p in layer.parameters())
+
+    n = 4 * (4 + 2)
+    assert parameters(width) - parameters(None) == width * (16 + n + 1) - 16 * n
+
+
 def test_a_query_that_sees_nothing_passes_a_gradient_on_through_lse_of_a_sink_alone():
     rng = np.random.default_rng(0)
     q, k, v = (mh.Tensor(rng.standard_normal((1, 2, 3)), requires_grad=True) for _ in range(3))
@@ -142,6 +189,24 @@ def test_a_query_that_sees_nothing_passes_a_gradient_on_through_lse_of_a_sink_al
     _, lse = mh.scaled_dot_product_attention(q, k, v, nothing, sink=sink, return_lse=True)
     lse.backward(np.ones(lse.shape))
     assert sink.grad == 2.0  # one for each query
+
+
+def test_a_part_that_shows_nothing_still_counts_if_it_has_the_sink():
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 3, 4)) for _ in range(3))
+    sink, seen = np.array([0.3]), np.array([[True] * 3, [False, False, True], [False] * 3])
+    whole = mh.scaled_dot_product_attention(q, k, v, seen, sink=sink, return_lse=True)
+    first, second = (
+        mh.scaled_dot_product_attention(
+            q, k[:, keys], v[:, keys], seen[:, keys], sink=s, return_lse=True
+        )
+        for keys, s in ((slice(0, 2), sink), (slice(2, 3), None))
+    )
+    assert (first[0][:, 1:] == 0).all()
+    assert (first[1][:, 1:] == 0.3).all()
+    assert second[1][0, 2] == -np.inf
+    for one, two in zip(mh.merge_attention(*zip(first, second, strict=True)), whole, strict=True):
+        np.testing.assert_allclose(one, two)
 
 
 @pytest.mark.parametrize(

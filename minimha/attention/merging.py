@@ -20,7 +20,7 @@ def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]
 
     outs  (…, T, Dv) each, the outputs of the parts
     lses  (…, T) each, the logarithms of their sums of exponentials: −∞ where a part has no visible
-          key, which then changes nothing
+          key and no sink; it then changes nothing
 
     out = Σ wₚ outₚ and lse = log Σ exp(lseₚ), with the weights wₚ = exp(lseₚ − lse) of the parts p,
     which sum to one. Both have gradients: see `merged`. A sink belongs to one part only, because
