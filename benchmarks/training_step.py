@@ -42,8 +42,9 @@ that nanoGPT uses on a CPU: {SIZES["num_layers"]} layers, {SIZES["num_heads"]} h
 {SIZES["d_model"]}, {BATCH} sequences of {CONTEXT} characters, a vocabulary of {VOCABULARY},
 float32, {THREADS} threads. PyTorch runs eagerly, with its `scaled_dot_product_attention` and
 `AdamW(fused=True)`. The libraries take turns of {SKIPPED + COUNTED} steps, of which the last
-{COUNTED} count. The tables show the median over the turns, with the quartiles in brackets; a ratio
-compares two consecutive turns. The aim is at most {BOUND} times PyTorch's time.
+{COUNTED} count, by their median. The first table shows the median over the turns, with the
+quartiles in brackets; a ratio compares two consecutive turns. The aim is at most {BOUND} times
+PyTorch's time.
 
 """
 
@@ -199,7 +200,7 @@ def main() -> None:
         steps["PyTorch"] = torch_step(model)
         losses = [[step() for step in steps.values()] for _ in range(5)]
         np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-3)
-    text = TITLE
+    text, count = TITLE, 5 if options.quick else 50
     if not options.breakdown:
         calls = {name: partial(turn, step) for name, step in steps.items()}
         times = common.take_turns(calls, 2 if options.quick else 31)
@@ -210,9 +211,10 @@ def main() -> None:
             bound = common.verdict(statistics.median(compared), BOUND)
             text += f"\n\nRatio to PyTorch's time: {spread(compared)}; the bound {bound}."
         text += (
-            "\n\nThe time of each operation of minimha, including the overhead of measuring it:\n\n"
+            f"\n\nThe mean time of each operation of minimha in {count} more steps, including the "
+            "overhead of\nmeasuring it:\n\n"
         )
-    text += breakdown(steps["minimha"], 5 if options.quick else 50)
+    text += breakdown(steps["minimha"], count)
     text += f"\n\n{common.versions(**({'PyTorch': 'torch'} if torch else {}))} {common.machine()}\n"
     common.show(text, options.save)
 

@@ -78,6 +78,8 @@ TWO_TOKENS = {  # worked by hand in the text
         "weights\n [[0.75 0.25]\n [0.25 0.75]]\nout\n [[7.]\n [5.]]",
         "rotated back: dq of token 2   [-0.75 -0.75]",
         "out [7. 5.]",
+        "learned, positions 15 to 19: 100% 13%",
+        "sinusoidal, positions 15 to 19: 100% 88%",
         "offset 1: visible [[1 1]] out [6.]\noffset 0: visible [[1 0]] out [8.]",
         "right at positions [0]",
         "learned     in pieces = whole: False\nsinusoidal  in pieces = whole: True\n",

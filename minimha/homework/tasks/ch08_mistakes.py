@@ -40,7 +40,7 @@ the exponent is −i/M, where i is the number of the pair; the factor 2 of −2i
 + base ** (-2 * np.arange(0, width, 2) / width)
 the exponent is −4i/M, twice too large: np.arange(0, width, 2) is already 2i
 + base ** (np.arange(0, width, 2) / width)
-the sign of the exponent is missing: θᵢ = base^(−2i/M) falls from 1 to nearly 1/base
+the sign of the exponent is missing: θᵢ = base^(−2i/M) falls from 1 towards 1/base
 + 10000.0 ** (-np.arange(0, width, 2) / width)
 base is not used: θᵢ = base^(−2i/M)
 + np.exp(-np.arange(0, width, 2) / width)

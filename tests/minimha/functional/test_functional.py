@@ -91,6 +91,18 @@ def test_each_row_of_the_gradient_of_cross_entropy_sums_to_0_and_no_entry_exceed
         assert abs(dlogits).max() <= 1 / N
 
 
+def test_an_infinite_loss_may_have_a_finite_gradient_and_that_of_nan_is_nan():
+    targets = np.array([1, 0])
+    infinite = np.array([[0, -np.inf], [0, 0]])
+    loss, pullback = mh.functional.cross_entropy.with_pullback(infinite, targets)
+    assert loss == np.inf
+    np.testing.assert_array_equal(pullback(1.0)[0], [[0.5, -0.5], [-0.25, 0.25]])
+    logits = np.array([[0, np.nan], [0, 0]])
+    loss, pullback = mh.functional.cross_entropy.with_pullback(logits, targets)
+    assert np.isnan(loss)
+    assert np.isnan(pullback(1.0)[0][0]).all()
+
+
 def test_layer_norm_ignores_a_shift_and_without_eps_a_scale_of_each_row(rng):
     x, weight, bias = rng.standard_normal((3, 5)), rng.standard_normal(5), rng.standard_normal(5)
     y, pullback = mh.functional.layer_norm.with_pullback(x, weight, bias, eps=0.0)
