@@ -176,6 +176,22 @@ def test_a_query_latent_saves_parameters_below_a_width(width):
     assert parameters(width) - parameters(None) == width * (16 + n + 1) - 16 * n
 
 
+def test_numpy_raises_an_error_where_a_nan_is_made_and_not_where_it_was_there_before():
+    infinite, zero = np.array([np.inf]), np.array([0.0])
+    with np.errstate(invalid="raise"):
+        for makes in (lambda: infinite - infinite, lambda: zero / zero, lambda: infinite @ zero):
+            with pytest.raises(FloatingPointError):
+                makes()
+        assert np.isnan(np.array([np.nan]) + 1)
+        assert np.isnan(np.einsum("i,i", infinite, zero))
+
+
+def test_under_a_transposed_mask_the_last_query_alone_does_not_see_the_next_word():
+    sees = mh.masks.causal().array((5, 5)).T  # query i should predict the word at i + 1
+    assert np.diag(sees, 1).all()
+    assert np.flatnonzero(sees[-1]).tolist() == [4]
+
+
 def test_a_query_that_sees_nothing_passes_a_gradient_on_through_lse_of_a_sink_alone():
     rng = np.random.default_rng(0)
     q, k, v = (mh.Tensor(rng.standard_normal((1, 2, 3)), requires_grad=True) for _ in range(3))

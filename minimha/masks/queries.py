@@ -29,8 +29,8 @@ def key_intervals(mask: AnyMask, query: Array, key: Array) -> KeyIntervals | Non
 
     Attention in blocks skips the keys that no query of a block sees. Only where an interval is not
     enough, it needs an array, which `Mask.array(…, queries=…)` of `inside` builds. The intervals
-    take O(T + S) memory per sequence, in addition to the array of `dense`. Arguments and errors are
-    those of `resolve`.
+    take O(T + S) memory per sequence, in addition to the array of `dense`, and of documents with
+    ids on a device. Arguments and errors are those of `resolve`.
 
     `inside` is None for causal, sliding_window, padding and prefix, and for keys, documents and
     dense if each query sees one run of keys; for a & b of such masks; and for a | b if the

@@ -251,6 +251,15 @@ def test_the_fewer_the_keys_the_rougher_the_predicted_bytes_of_attention(
     assert said == pytest.approx(moved, rel=error)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_the_bytes_of_a_few_long_sequences_are_rough_in_the_bilinear_form_alone(form, rng, count):
+    letters = {"B": 4, "T": 60, "M": 512, "H": 32}
+    f, _, _ = prepared("multi_head", letters, (form, "reference"), rng)
+    _, moved = count(f)
+    error = mh.cost.multi_head(form, backward=False, **letters).bytes / moved - 1
+    assert 0.11 < error < 0.16 if form == "bilinear" else abs(error) < 0.01
+
+
 @everything(SETTINGS)
 def test_predicted_saved_bytes_are_those_the_pullbacks_keep(kind, how, letters, rng, count):
     f, inputs, parameters = prepared(kind, letters, how, rng)
