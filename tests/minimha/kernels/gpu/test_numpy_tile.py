@@ -45,6 +45,19 @@ def test_beyond_the_edge_integers_are_huge_and_booleans_true(dtype, filling):
     assert found[0].tolist() == [0, 0, 0, filling]
 
 
+def test_what_hides_the_nan_beyond_the_edge():
+    """Maxima, minima and comparisons, but not !=, as chapter 12 says."""
+    found = []
+
+    def kernel(x):
+        tile = tile_of(x)
+        found.extend([ct.max(tile), ct.min(tile), *(tile < 5)[2:], *(tile == 5)[2:]])
+        found.extend((tile != 5)[2:])
+
+    run(kernel, np.array([1.0, 2.0, 3.0]), grid=(1,))
+    assert found == [3, 1, True, False, False, False, True, True]
+
+
 def test_launch_needs_a_stream_in_cutile_and_none_on_numpy():
     cutile = pytest.importorskip("cuda.tile")
     with pytest.raises(TypeError, match="Stream is required"):
