@@ -38,7 +38,9 @@ def test_a_tile_beyond_the_edge_is_nan_unless_the_kernel_asks_for_zeros():
     np.testing.assert_array_equal(y, [4, 4, np.nan])
 
 
-@pytest.mark.parametrize(("dtype", "filling"), [("int32", 2**31 - 1), ("bool", True)])
+@pytest.mark.parametrize(
+    ("dtype", "filling"), [("int32", 2**31 - 1), ("uint8", 255), ("bool", True)]
+)
 def test_beyond_the_edge_integers_are_huge_and_booleans_true(dtype, filling):
     found = []
     run(lambda x: found.append(np.array(tile_of(x))), np.zeros(3, dtype), grid=(1,))
