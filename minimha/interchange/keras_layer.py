@@ -31,9 +31,15 @@ def to_keras(mha: MultiHeadAttention) -> list[np.ndarray]:
     bilinear form; TypeError for another module.
     """
     require(MultiHeadAttention, "mha", mha)
-    refuse("keras.layers.MultiHeadAttention has no such layer", beyond_plain(mha))
     h, g = mha.sizes.num_heads, mha.sizes.num_kv_heads
     d, dv = mha.sizes.head_dim, mha.sizes.v_head_dim
+    reasons = beyond_plain(mha)
+    if g != h and dv != d:
+        reasons.append(
+            "with grouped heads, values there are as wide as keys, and here "
+            f"v_head_dim is {dv}, head_dim {d}"
+        )
+    refuse("keras.layers.MultiHeadAttention has no such layer", reasons)
     shapes = {
         "w_q": (-1, h, d), "b_q": (h, d), "w_k": (-1, g, d), "b_k": (g, d),
         "w_v": (-1, g, dv), "b_v": (g, dv), "w_o": (h, dv, -1), "b_o": (-1,),

@@ -1,7 +1,7 @@
 """`cuda.tile` on NumPy: runs the same kernels block by block, on any computer.
 
     kernels = numpy_tile.interpreted(path)             a module of kernels, run by NumPy
-    numpy_tile.launch(None, grid, kernels.f, arrays)   all blocks, in a random order
+    numpy_tile.launch(None, grid, kernels.f, arrays)   all blocks, in a shuffled order
     numpy_tile.steps(grid, kernels.f, arrays, block)   one block, line by line
 
 It is stricter than a GPU. What cuTile leaves undefined is an error here, or NaN: a tile that lies
@@ -159,7 +159,9 @@ def _load(array: np.ndarray, index: Any, shape: Any, order: Any, mode: str) -> n
         raise RuntimeError("a block loads what another block stored: blocks have no order")
     loaded = _by(_now.loaded, array, axes, inside)
     loaded[...] = np.where((loaded == _NOBODY) | (loaded == _now.number), _now.number, _SEVERAL)
-    fill = _FILL.get(mode, 2**31 - 1 if array.dtype.kind in "iu" else np.nan)
+    fill = _FILL.get(mode, np.nan)
+    if mode not in _FILL and array.dtype.kind in "iu":
+        fill = 2**31 - 1 if array.dtype.itemsize >= 4 else np.iinfo(array.dtype).max
     tile = np.full(shape, fill, array.dtype)
     tile[part] = array.transpose(axes)[inside]
     return tile
@@ -236,7 +238,7 @@ def kernel(function: Any = None, **hints: Any) -> Any:
 
 
 def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any) -> None:
-    """Run all blocks, in a random order. There are no streams: pass None."""
+    """Run all blocks, in a shuffled order. There are no streams: pass None."""
     run, memories = _prepared(grid, kernel, kernel_args)
     arrays = [memory.entries for memory in memories]
     try:
@@ -250,7 +252,7 @@ def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any) -> None:
 
 
 def run_blocks(grid: Any, run: Callable[..., Any]) -> None:
-    """Call run(block) for all blocks of a grid, in a random order."""
+    """Call run(block) for all blocks of a grid, in a shuffled order."""
     blocks = list(itertools.product(*map(range, grid)))
     np.random.default_rng(0).shuffle(blocks)
     _run(grid, run, blocks)

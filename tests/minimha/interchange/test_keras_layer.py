@@ -46,6 +46,9 @@ def test_settings_that_keras_s_layer_lacks_are_refused(rng):
         ValueError, match=r"such layer: sink does not .*; rope does not exist there$"
     ):
         interchange.to_keras(mha)
+    mha = drawn(rng, {"num_kv_heads": 1, "head_dim": 5, "v_head_dim": 4}, M, H)
+    with pytest.raises(ValueError, match=r"grouped heads, .* v_head_dim is 4, head_dim 5"):
+        interchange.to_keras(mha)
     with pytest.raises(ValueError, match=r"3 entries, .* pass layer\.get_weights\(\)"):
         interchange.from_keras([np.ones(2)] * 3)
     with pytest.raises(

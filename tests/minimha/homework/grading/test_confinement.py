@@ -122,6 +122,22 @@ np.ones(2) / 0
 """)
 
 
+def test_random_numbers_repeat_unless_a_generator_has_no_seed():
+    source = b"""
+import random
+import numpy as np
+def draws():
+    return [np.random.rand(), random.random()], np.random.default_rng().random()
+"""
+    found = []
+    for _ in range(2):
+        with Submission(source, "draws", LIMITS) as submission:
+            found.append(submission.function()())
+    (first, free), (second, other) = found
+    assert first == second
+    assert free != other
+
+
 UNLOCKED = """
 import os, sys
 import numpy as np

@@ -38,11 +38,26 @@ def test_a_tile_beyond_the_edge_is_nan_unless_the_kernel_asks_for_zeros():
     np.testing.assert_array_equal(y, [4, 4, np.nan])
 
 
-@pytest.mark.parametrize(("dtype", "filling"), [("int32", 2**31 - 1), ("bool", True)])
+@pytest.mark.parametrize(
+    ("dtype", "filling"), [("int32", 2**31 - 1), ("uint8", 255), ("bool", True)]
+)
 def test_beyond_the_edge_integers_are_huge_and_booleans_true(dtype, filling):
     found = []
     run(lambda x: found.append(np.array(tile_of(x))), np.zeros(3, dtype), grid=(1,))
     assert found[0].tolist() == [0, 0, 0, filling]
+
+
+def test_what_hides_the_nan_beyond_the_edge():
+    """Maxima, minima and comparisons, but not !=, as chapter 12 says."""
+    found = []
+
+    def kernel(x):
+        tile = tile_of(x)
+        found.extend([ct.max(tile), ct.min(tile), *(tile < 5)[2:], *(tile == 5)[2:]])
+        found.extend((tile != 5)[2:])
+
+    run(kernel, np.array([1.0, 2.0, 3.0]), grid=(1,))
+    assert found == [3, 1, True, False, False, False, True, True]
 
 
 def test_launch_needs_a_stream_in_cutile_and_none_on_numpy():

@@ -54,6 +54,25 @@ def test_kernels_agree_with_the_formula_in_long_double(dtype, number, bars):
     check()
 
 
+def test_missing_keys_make_an_edge_for_blocks_of_queries_only(rng):
+    """backward_key does not store the rows of keys beyond the last, so it need not hide them."""
+    x = tiled.laid_out(Arguments(*(rng.standard_normal((3, 1, 1, 50, 4)))))
+    kernels = tiled.on_numpy().kernels
+    begin, end = np.zeros((16, 1), int), np.full((16, 1), 50)
+    of_keys = kernels.tiles_of_keys(begin, end, 0, 50, 50, 16, 16, False)
+    assert [int(n) for n in of_keys] == [0, 0, 3, 4]
+    assert x.intervals.seeing(16, 16).tolist() == [[4 * [[0, 0, 4, 4]]]]
+
+
+def test_a_visible_infinity_becomes_nan_at_an_edge(rng):
+    """The CPU gives an infinity: docs/gpu.md lists the difference."""
+    case = case_of(rng, 37, 37, mask=masks.causal())
+    case.value[..., 3, 0] = np.inf
+    out, *_ = simulated(case)
+    assert np.isfinite(out[..., :3, 0]).all()
+    assert np.isnan(out[..., 3:16, 0]).all()
+
+
 def test_tf32_has_errors_of_its_rounding_and_is_off_by_default(rng, monkeypatch):
     case = case_of(rng, 37, 35, dtype="float32")
     exact = formula(case, cotangent=None).result.out
