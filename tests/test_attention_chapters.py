@@ -179,7 +179,7 @@ def test_a_query_latent_saves_parameters_below_a_width(width):
 def test_numpy_raises_an_error_where_a_nan_is_made_and_not_where_it_was_there_before():
     infinite, zero = np.array([np.inf]), np.array([0.0])
     with np.errstate(invalid="raise"):
-        for makes in (lambda: infinite - infinite, lambda: zero / zero, lambda: infinite @ zero):
+        for makes in (lambda: infinite - infinite, lambda: zero / zero):
             with pytest.raises(FloatingPointError):
                 makes()
         assert np.isnan(np.array([np.nan]) + 1)
