@@ -113,3 +113,11 @@ def test_a_model_of_another_task_is_refused():
     x, _ = batch(0)
     with pytest.raises(ValueError, match=r"must return a Tensor of logits \(B, C\)"):
         mh.diagnose(gpt(0), x, x[:, 0])
+
+
+def test_padding_does_not_count_in_the_loss_that_one_batch_should_reach():
+    """All sequences begin alike, so one target in two is unknown; the rest of each is padding."""
+    tokens = np.zeros((8, 9), int)
+    tokens[:, 0], tokens[:, 1:3] = 1, np.arange(2, 10)[:, None]
+    model = mh.GPT(11, context=8, d_model=16, num_heads=2, num_layers=1)
+    assert not mh.diagnose(model, tokens[:, :-1], tokens[:, 1:], padding=0).findings
