@@ -138,7 +138,7 @@ A check of the gradients of query, key and value takes {whole:.0f} ms.
     if not options.quick:
         counts: list[int] = []
         took = seconds(lambda: counts.append(check_every_operation()))
-        text += f"A check of every operation, on {counts[0]} samples of inputs from the tests, "
+        text += f"A check of the operations on {counts[0]} samples of inputs from the tests "
         text += f"takes {took:.1f} s.\n"
     rivals = {"PyTorch": ("torch", torch), "HIPS autograd": ("autograd", hips), "JAX": ("jax", jax)}
     packages = {name: package for name, (package, module) in rivals.items() if module}
