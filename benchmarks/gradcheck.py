@@ -128,8 +128,8 @@ def main() -> None:
 
 `python benchmarks/gradcheck.py`. Each checker gets softmax attention in float64, with a query (2,
 3, 5, 4) and 7 keys, and a gradient of the query that is wrong by a known amount. The table shows
-the smallest error, relative to the gradient, that the checker finds with its default settings for
-each of {seeds} seeds.
+the smallest error, a power of ten relative to the gradient, that the checker finds with its default
+settings for each of {seeds} seeds.
 
 {table(headers, rows)}
 
@@ -138,9 +138,11 @@ A check of the gradients of query, key and value takes {whole:.0f} ms.
     if not options.quick:
         counts: list[int] = []
         took = seconds(lambda: counts.append(check_every_operation()))
-        text += f"A check of every operation, on {counts[0]} samples of inputs from the tests, "
+        text += f"A check of the operations on {counts[0]} samples of inputs from the tests "
         text += f"takes {took:.1f} s.\n"
-    show(f"{text}\n{versions()}\n", options.save)
+    rivals = {"PyTorch": ("torch", torch), "HIPS autograd": ("autograd", hips), "JAX": ("jax", jax)}
+    packages = {name: package for name, (package, module) in rivals.items() if module}
+    show(f"{text}\n{versions(**packages)}\n", options.save)
 
 
 if __name__ == "__main__":

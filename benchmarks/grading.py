@@ -31,9 +31,10 @@ TITLE = f"""# What grading a class costs
 
 `python benchmarks/grading.py`. `minimha homework grade` grades made-up submissions of chapters 1 to
 {CHAPTERS[-1]}, as many students at a time as there are cores. Half of the submissions are folders
-of notebooks, and half are folders of files. One answer in three contains a common mistake. One
-student in twenty hands in an answer that runs forever, fills the memory, starts processes without
-end, or exits. The aim for {STUDENTS} students is at most {MINUTES} minutes.
+of notebooks, with files for the tasks that no notebook contains, and half are folders of files.
+About one answer in three contains a common mistake. One student in twenty hands in an answer that
+runs forever, fills the memory, starts processes without end, or exits. The aim for {STUDENTS}
+students is at most {MINUTES} minutes.
 
 """
 

@@ -107,6 +107,19 @@ def test_the_entropy_of_n_keys_is_largest_for_equal_weights_and_0_for_one_key(rn
         assert entropy(np.eye(n)[0]) == 0
 
 
+def test_rounding_may_lift_the_quotient_of_a_uniform_head_above_1():
+    quotients = [entropy(np.full(n, 1 / n, np.float32)) / np.log(n) for n in range(2, 40)]
+    assert 1 < max(quotients) < 1 + 1e-6
+
+
+def test_only_a_table_that_computes_no_logits_has_rows_without_a_gradient(chapter):
+    tokens = np.array([[1, 2, 3, 4]])
+    for tie in (False, True):
+        model = mh.GPT(chapter["V"], **chapter["SIZES"], tie=tie)
+        mh.functional.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]).backward()
+        assert model.tokens.table.grad[4:].any() == tie
+
+
 def test_rounding_makes_tiny_numbers_of_a_gradient_of_zero(chapter):
     model = mh.GPT(chapter["V"], **chapter["SIZES"])
     inputs, targets = chapter["batch"]()
@@ -133,3 +146,39 @@ def test_a_saturated_softmax_passes_no_gradient_to_the_scores(rng):
     mh.functional.softmax(scores).backward(rng.standard_normal((2, 3)))
     assert not scores.grad[0].any()
     assert scores.grad[1].all()
+
+
+def bias_of_keys(chapter, factor=1, **settings):
+    """The largest gradient of b_k in the first block, relative to the largest of all parameters, in
+    a GPT whose matrices are larger by a factor."""
+    model = mh.GPT(chapter["V"], **chapter["SIZES"], attention_bias=True, **settings)
+    for p in model.parameters():
+        p.data = p.data * np.float32(factor if p.ndim == 2 else 1)
+    inputs, targets = chapter["batch"]()
+    mh.functional.cross_entropy(model(inputs), targets).backward()
+    sizes = {name: abs(p.grad).max() for name, p in model.named_parameters()}
+    return sizes["blocks.0.attention.b_k"] / max(sizes.values())
+
+
+def test_with_rope_or_a_norm_of_the_keys_their_bias_gets_a_gradient(chapter):
+    assert bias_of_keys(chapter, rope=mh.positions.Rope(12)) > 1e-5
+    assert bias_of_keys(chapter, qk_norm=True) > 1e-5
+
+
+def test_a_softcap_gives_the_bias_of_the_keys_a_gradient_that_counts_as_zero_in_a_new_gpt(chapter):
+    for softcap in (5.0, 30.0, 50.0):
+        assert bias_of_keys(chapter, softcap=softcap) < 1e-6  # the limit of `without_gradient`
+        assert bias_of_keys(chapter, 20, softcap=softcap) > 1e-5
+    assert bias_of_keys(chapter, 20) < 1e-6
+
+
+def test_a_repair_elsewhere_changes_only_which_batches_are_drawn():
+    def patient():
+        return mh.homework.patient(4, student="chapter 10")
+
+    treated, fresh = patient(), patient().mend("no causal mask")
+    for p, q in zip(treated.parameters(), fresh.parameters(), strict=True):
+        assert np.array_equal(p.data, q.data)
+    assert patient().learn(5) == fresh.learn(5)
+    treated.batch()
+    assert treated.learn(5) != patient().learn(5)

@@ -99,6 +99,41 @@ def test_the_first_exercise_on_the_page_works_as_described(capsys, tmp_path, mon
     assert len(cells) == 2
 
 
+def test_the_page_shows_what_an_error_in_a_function_prints(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["homework", "start", "split_heads"])
+    file = tmp_path / "homework" / "split_heads.py"
+    before, _, _ = file.read_text(encoding="utf-8").rpartition("    raise NotImplementedError")
+    line = "    return x.reshape(x.shape[0], num_heads, x.shape[1], -1)\n"
+    file.write_text(before + line, encoding="utf-8")
+    capsys.readouterr()
+    main(["homework", "check", "split_heads"])
+    shown = capsys.readouterr().out.partition("\n\n")[0]
+    assert f"```text\n{shown}\n```" in (DOCS / "homework.md").read_text(encoding="utf-8")
+
+
+def test_where_the_page_on_homework_says_that_files_are_found_and_started(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*command):
+        status = main(["homework", *command])
+        return status, capsys.readouterr().out
+
+    run("start", "softmax")
+    run("start", "linear", "--into", "two")
+    assert run("start", "attention_forward")[1].startswith(str(Path("two", "attention_forward.py")))
+    beside = tmp_path / "layer_norm.py"
+    text = (tmp_path / "homework" / "softmax.py").read_text(encoding="utf-8")
+    beside.write_text(text.replace("softmax", "layer_norm"), encoding="utf-8")
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    monkeypatch.chdir(inner)
+    assert run("check", "softmax")[0] == 0  # to do: the record lists its file
+    assert run("check", "layer_norm")[0] == 2  # beside the record, but not in it
+
+
 @pytest.mark.thorough
 def test_the_page_shows_the_current_messages_for_wrong_answers():
     written = WRONG_ANSWERS.read_text(encoding="utf-8")

@@ -302,3 +302,38 @@ def test_in_the_tail_of_a_function_a_wrong_sign_is_lost_in_rounding():
     assert all("lost in rounding" in row.note for row in report.rows)
     with pytest.raises(mh.GradcheckError):
         mh.gradcheck(f, np.array([3.5, 3.6]))
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-150, 1.0, 1e150, 1e300])
+def test_whether_zeros_fail_does_not_depend_on_the_scale_of_the_output(scale, rng):
+    def squared(x, right=True):
+        return scale * (x * x), lambda dy: (scale * 2 * x * dy if right else 0 * x,)
+
+    x = rng.standard_normal((3, 5))
+    mh.gradcheck(squared, x)
+    with pytest.raises(mh.GradcheckError):
+        mh.gradcheck(lambda x: squared(x, right=False), x)
+
+
+def test_zeros_pass_if_rounding_hides_the_changes_of_the_output(rng):
+    mh.gradcheck(lambda x: (1e17 + x * x, lambda dy: (0 * x,)), rng.standard_normal((3, 5)))
+
+
+def test_where_the_complex_step_underflows_differences_do_not_confirm_it(rng):
+    """Although the function is analytic."""
+    scale = 1e-304
+    report = mh.gradcheck(lambda x: (scale * x**2, lambda dy: (scale * 2 * x * dy,)), rng.random(3))
+    assert any("no complex step" in row.note for row in report.rows)
+
+
+def test_differences_far_above_those_of_rounding_in_float32_are_taken_for_rounding_too():
+    from minimha_autograd.gradcheck.repeated import is_rounding
+
+    def accepted(ratio):
+        one, other, single = np.zeros(1), np.ones(1), np.zeros(1, "float32")
+        found = [single, single + np.float32(ratio)]
+        return is_rounding(one, other, 0.0, lambda: one, lambda: found)
+
+    assert accepted(2.0**29)
+    assert accepted(2.0**15)
+    assert not accepted(2.0**14)

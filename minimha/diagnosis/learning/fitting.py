@@ -20,7 +20,7 @@ def one_batch(probe: Probe) -> Iterator[Finding]:
     """A few sequences are learned by heart in a few hundred steps."""
     rows = max(1, _TOKENS // probe.inputs.shape[1]) if probe.per_position else 8
     batch = probe.inputs[:rows], probe.targets[:rows]
-    goal = _goal(*batch, probe.logits(batch[0]).shape[-1])
+    goal = _goal(*batch, probe.counted(*batch), probe.logits(batch[0]).shape[-1])
     losses: list[float] = []
     for rate in _RATES:
         losses.clear()
@@ -58,14 +58,13 @@ def training(probe: Probe, batch: Sequence[np.ndarray], rate: float) -> Iterator
         optimiser.step()
 
 
-def _goal(inputs: np.ndarray, targets: np.ndarray, classes: int) -> float:
+def _goal(inputs: np.ndarray, targets: np.ndarray, counted: np.ndarray, classes: int) -> float:
     """The loss to reach: a quarter of that of a uniform guess, plus the loss that is unavoidable
     where equal inputs have different targets."""
     pairs = [
-        ((x if targets.ndim == 1 else x[: t + 1]).tobytes(), int(target))
-        for x, y in zip(inputs, targets, strict=True)
-        for t, target in enumerate(np.atleast_1d(y))
+        ((inputs[b] if not t else inputs[b, : t[0] + 1]).tobytes(), int(targets[b, *t]))
+        for b, *t in np.argwhere(counted)
     ]
     seen = Counter(context for context, _ in pairs)
     losses = (n * math.log(seen[context] / n) for (context, _), n in Counter(pairs).items())
-    return sum(losses) / targets.size + 0.25 * math.log(classes)
+    return sum(losses) / max(1, len(pairs)) + 0.25 * math.log(classes)

@@ -121,10 +121,16 @@ class Probe:
         targets = self.targets if targets is None else targets
         logits = self.call(inputs)
         if self.padding is not None and self.per_position:
-            places = np.nonzero((inputs != self.padding) & (targets != self.padding))
+            places = np.nonzero(self.counted(inputs, targets))
             logits = logits[tuple(backend.like(k, logits.data) for k in places)]
             targets = targets[places]
         return cross_entropy(logits, backend.like(targets, logits.data))
+
+    def counted(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Which targets count in the loss: those without padding."""
+        if self.padding is None or targets.ndim == 1:
+            return np.ones(targets.shape, bool)
+        return (inputs != self.padding) & (targets != self.padding)
 
     def gradients(self, *batch: np.ndarray) -> dict[str, np.ndarray | None]:
         """The gradient of the loss by parameter, None where there is none."""

@@ -156,8 +156,8 @@ def leaks(model, tokens, vocabulary):
     tokens      (B, T) integers from 0 to V − 1
     vocabulary  V
     Returns True if, for some t, other tokens at the positions t, t + 1, … change the logits at a
-    position before t, in any sequence and however little; False otherwise. The logits of a model
-    without a leak stay equal bit for bit.
+    position before t, in any sequence and however little; False otherwise. In the checks, the
+    logits of a model without a leak stay equal bit for bit.
     """
     # BEGIN SOLUTION
     before = model(tokens)

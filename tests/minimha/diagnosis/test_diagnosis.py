@@ -13,6 +13,7 @@ from unseen import UNSEEN
 
 import minimha as mh
 from minimha.course import CHAPTERS
+from minimha.diagnosis.causes import CHAPTERS as CAUSES
 from minimha.diagnosis.causes import UNEXPLAINED
 
 WRONG = [bug for bug in CATALOGUE if not bug.hygiene]
@@ -204,6 +205,12 @@ def test_messages_use_the_letters_of_the_function_under_check(rng):
     assert "Correct: dx = y · (dy − Σ dy · y)" in shown(lambda x: 2 * on_tape(2 * x), x)
     f = attention_without_taps(**WITHOUT_TAPS["softmax-row-term"])
     assert "dscores = weights · dweights:" in shown(f, *queries_keys_values(rng))
+
+
+def test_the_page_on_gradient_checks_lists_every_cause():
+    page = (Path(__file__).parents[3] / "docs" / "gradient-checks.md").read_text(encoding="utf-8")
+    table = page.partition("| at | causes that it names |")[2].partition("\n\n")[0]
+    assert sorted(re.findall("`(.*?)`", table)) == sorted([*CAUSES, "sign", "factor"])
 
 
 def test_the_course_has_every_chapter_that_a_diagnosis_names():

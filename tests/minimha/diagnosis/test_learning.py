@@ -113,3 +113,62 @@ def test_a_model_of_another_task_is_refused():
     x, _ = batch(0)
     with pytest.raises(ValueError, match=r"must return a Tensor of logits \(B, C\)"):
         mh.diagnose(gpt(0), x, x[:, 0])
+
+
+def test_padding_does_not_count_in_the_loss_that_one_batch_should_reach():
+    """All sequences begin alike, so one target in two is unknown; the rest of each is padding."""
+    tokens = np.zeros((8, 9), int)
+    tokens[:, 0], tokens[:, 1:3] = 1, np.arange(2, 10)[:, None]
+    model = mh.GPT(11, context=8, d_model=16, num_heads=2, num_layers=1)
+    assert not mh.diagnose(model, tokens[:, :-1], tokens[:, 1:], padding=0).findings
+
+
+def test_the_weights_inside_multi_head_attention_are_seen():
+    class Model(mh.Module):
+        def __init__(self, rng):
+            self.table = mh.Embedding(11, 16, rng=rng)
+            self.places = mh.Embedding(8, 16, rng=rng)
+            shapes = 4 * [(16, 16)]
+            self.w = [mh.Tensor(20 * rng.standard_normal(s), requires_grad=True) for s in shapes]
+            for x in (self.table.table, self.places.table):
+                x.data = x.data.astype("float64")
+
+        def __call__(self, tokens):
+            x = self.table(tokens) + self.places(np.arange(tokens.shape[1]))
+            mask = mh.masks.causal()
+            out, _ = mh.multi_head_attention(x, x, x, *self.w, num_heads=2, mask=mask)
+            return (x + out / 1e4) @ self.table.table.mT
+
+    tokens = np.random.default_rng(0).integers(0, 11, (4, 9))
+    report = mh.diagnose(Model(np.random.default_rng(0)), tokens[:, :-1], tokens[:, 1:])
+    assert [f.name for f in report.findings] == ["attention collapsed"]
+
+
+def test_a_softcap_far_above_the_scores_is_taken_for_a_structural_zero():
+    def zeros(**settings):
+        model = gpt(0, **settings)
+        return "structural" in mh.diagnose(model, *batch(0)).figures["gradients"]
+
+    assert zeros()
+    assert zeros(softcap=50.0)
+    assert not zeros(rope=mh.positions.Rope())
+    assert not zeros(qk_norm=True)
+
+
+@pytest.mark.parametrize(("own", "other"), [("float64", "float32"), ("float32", "float64")])
+def test_values_or_parameters_of_another_precision_are_found(own, other):
+    class Values(mh.GPT):
+        def __call__(self, tokens):
+            return super().__call__(tokens).astype(other).astype(own)
+
+    class Parameters(mh.GPT):
+        def __call__(self, tokens):
+            return super().__call__(tokens) + self.extra.astype(own)
+
+    x, y = batch(0)
+    for kind in (Values, Parameters):
+        model = kind(int(x.max()) + 1, context=16, d_model=8, num_heads=2, num_layers=1, dtype=own)
+        if kind is Parameters:
+            model.extra = mh.Tensor(np.zeros(1, other), requires_grad=True)
+        found = mh.diagnose(model, x, y).findings
+        assert [f.name for f in found] == ["dtype drift"]
