@@ -76,7 +76,11 @@ class Subject(NamedTuple):
 
 
 def equal(one: list[Any], other: list[Any]) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    """Whether all arrays have the same bits, so that 0 and −0 differ."""
+    return all(
+        (a.shape, a.dtype, a.tobytes()) == (b.shape, b.dtype, b.tobytes())
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def compared(subject: Subject, runs: int) -> list[str]:
@@ -98,9 +102,9 @@ def compared(subject: Subject, runs: int) -> list[str]:
         with threads.limit(1):
             single, dx_single, dw_single = subject.run(inputs, dy)
         found.append([
-            np.array_equal(own[0], y[k]),
-            np.array_equal(prefix[0], y[k][upto]),
-            np.array_equal(subject.last(*first)[0, ..., -1, :], y[k, ..., end - 1, :]),
+            equal([own[0]], [y[k]]),
+            equal([prefix[0]], [y[k][upto]]),
+            equal([subject.last(*first)[0, ..., -1, :]], [y[k, ..., end - 1, :]]),
             equal([*dx, *dw], [*(a[one] for a in dxs), *dws]),
             equal([*dx_of_it, *dw_of_it], [*(a[one][upto] for a in dxs), *dws]),
             equal([single, *dx_single, *dw_single], [y, *dxs, *dws]),
