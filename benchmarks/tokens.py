@@ -3,8 +3,8 @@
 python benchmarks/tokens.py [--quick] [--save docs/measured/tokens.md]
 
 A token reads nearly every weight once, so its time is compared with the time in which two threads
-read as many bytes, for weights of float32, bfloat16 and int8. Libraries and dtypes take turns of several
-calls, with rests between them, because threads wait actively for a while.
+read as many bytes, for weights of float32, bfloat16 and int8. Libraries and dtypes take turns of
+several calls, with rests between them, because threads wait actively for a while.
 """
 
 from __future__ import annotations
