@@ -265,8 +265,8 @@ def of_implementations(quick: bool) -> str:
     return f"""## The implementations
 
 Times of [our implementations](../speed.md) and of other libraries divided by those of {OTHER}, at
-D = 64 on 2 threads. A dash means that a call takes over 2 s, or that three arrays of all scores
-need over 2 GB.
+D = 64 on 2 threads; jax computes `jax.nn.dot_product_attention` within `jit`. A dash means that a
+call takes over 2 s, or that three arrays of all scores need over 2 GB.
 
 {table(["", "mask", "N", *columns], rows)}"""
 

@@ -38,10 +38,11 @@ HEADERS = (
 TITLE = f"""# When results have the same bits
 
 `python benchmarks/same_bits.py`. Two ways to compute the same numbers often differ in their last
-bits, because they add up terms in different orders. Each cell of the first table compares two ways
-on random inputs in float32, up to {BATCH} sequences of up to {LENGTH} positions. "yes" means that
-all bits were equal in all runs. A "yes" outside `batch_invariant` holds for this CPU and this BLAS;
-on others, the answer may be "no". Within the block, the tests check it wherever they run.
+bits, because they add up terms in different orders, or compute functions such as exp by different
+code. Each cell of the first table compares two ways on random inputs in float32, up to {BATCH}
+sequences of up to {LENGTH} positions. "yes" means that all bits were equal in all runs. A "yes"
+outside `batch_invariant` holds for this CPU and this BLAS; on others, the answer may be "no".
+Within the block, the tests check it wherever they run.
 
 - **In a batch**: a sequence alone, and the same sequence in a batch.
 - **A prefix**: the first positions alone, and the same positions of the whole sequence.
