@@ -170,7 +170,8 @@ def main() -> None:
         "the logits of the prompt, relative to the norm of the logits. The weights are random.\n\n"
     )
     headers = ["weights", "MB", "reading, ms", "a token, ms", "share", "a prompt, ms", "change"]
-    page += table(headers, rows) + f"\n\n{common.versions()} {common.machine()}\n"
+    peers = {"transformers": "transformers", "PyTorch": "torch"} if transformers else {}
+    page += table(headers, rows) + f"\n\n{common.versions(**peers)} {common.machine()}\n"
     common.show(page, options.save)
 
 
