@@ -108,7 +108,8 @@ pass alone. "full" means without a mask. With a window, each query sees its own 
 {WINDOW - 1} keys before it; PyTorch's function has no option for this and gets a boolean mask. The
 libraries take turns. The column "our time / PyTorch's" shows the ratio in the same turn: the
 median, with the quartiles in brackets. Below 1, minimha is faster. A bound is the largest ratio
-that we accept. The shares of the peak count only the work for visible scores."""
+that we accept. The shares of the peak count only the work for visible scores: two products forward,
+and seven forward and backward."""
 
 
 # The libraries, called as a user would.
@@ -264,8 +265,8 @@ def of_implementations(quick: bool) -> str:
     return f"""## The implementations
 
 Times of [our implementations](../speed.md) and of other libraries divided by those of {OTHER}, at
-D = 64 on 2 threads. A dash means that a call takes over 2 s, or that three arrays of all scores
-need over 2 GB.
+D = 64 on 2 threads; jax computes `jax.nn.dot_product_attention` within `jit`. A dash means that a
+call takes over 2 s, or that three arrays of all scores need over 2 GB.
 
 {table(["", "mask", "N", *columns], rows)}"""
 
@@ -295,11 +296,11 @@ def of_memory(quick: bool) -> str:
     rows = [[name, f"{mb:.0f}", verdict(mb, bounds.get(name))] for name, mb in grown.items()]
     return f"""## Memory
 
-The largest growth of a process's memory, in MB, during forward and backward with N = {length},
+The largest growth of a process's memory, in MiB, during forward and backward with N = {length},
 causal, D = 64, 2 threads, after a small call. Each implementation has its own process.
 Implementations that store all scores are left out.
 
-{table(["", "MB", "bound"], rows)}"""
+{table(["", "MiB", "bound"], rows)}"""
 
 
 def print_growth(name: str, length: int) -> None:

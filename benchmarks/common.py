@@ -113,7 +113,7 @@ def show(text: str, save: pathlib.Path | None) -> None:
 
 
 def growth(call: Callable[[], Any]) -> float:
-    """The largest growth of this process during call, in MB (Linux).
+    """The largest growth of this process during call, in MiB (Linux).
 
     Not from resource.getrusage, whose peak includes the process that started this one. Freed memory
     is returned to the system first; otherwise call could reuse it unnoticed.

@@ -123,8 +123,9 @@ backward, on one thread and with all checks on. The libraries take turns. The ta
 per step in microseconds, and its ratio to the times of the other libraries: the median over the
 turns, with the quartiles in brackets. The median ratio over all steps should be at most 1.0 for
 HIPS autograd and 2.0 for PyTorch, and no step should take more than 2.0 times HIPS autograd's time;
-the last column marks steps that do. Some steps consist of two operations, the same ones in every
-library. A dash means that the step was not measured in this library.
+the last column marks steps that do. Some steps consist of two or three operations, corresponding
+ones in every library; in HIPS autograd, softmax and layer norm are written with more. A dash means
+that the step was not measured in this library.
 
 """
 
@@ -180,7 +181,7 @@ def measured(wanted: list[str], turns: int) -> list[list[str]]:
 
 
 def peak(library: str, name: str) -> None:
-    """Print the peak memory of a long chain, in MB."""
+    """Print the peak memory of a long chain, in MiB."""
     step = CASES[name][LIBRARIES.index(library)]
     with np.errstate(all="ignore"):
         forward_and_backward(library, step, 10)
@@ -188,7 +189,7 @@ def peak(library: str, name: str) -> None:
 
 
 def peaks() -> list[list[str]]:
-    """The peak memory of a long chain of some steps, in MB, each in its own process."""
+    """The peak memory of a long chain of some steps, in MiB, each in its own process."""
     rows = [[name] for name in ("add", "times a number", "tanh", "reshape")]
     for row, library in itertools.product(rows, LIBRARIES):
         there = PEERS.get(library, mh) is not None
@@ -212,8 +213,8 @@ def main() -> None:
     if not (options.quick or options.cases):
         text += """
 
-Peak memory of a chain of 200,000 steps, in MB above the memory in use before it. Each chain runs in
-its own process:
+Peak memory of a chain of 200,000 steps, in MiB above the memory in use before it. Each chain runs
+in its own process:
 
 """
         text += table(["step", *LIBRARIES], peaks())

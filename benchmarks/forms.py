@@ -40,13 +40,13 @@ DISTINCT = 1.2  # forms whose times differ by more should be ordered correctly
 TITLE = """# Which form is faster: predicted and measured
 
 `python benchmarks/forms.py`. The times of forward and backward on one thread, in float32, for the
-[forms of the projections](../cost.md) and for three implementations of attention. The forms take
-turns; each turn keeps the shortest of several calls, and the table shows the median over the turns.
-The first column of times is in milliseconds, and the others are multiples of it. The prediction of
-`mh.cost`, based on an earlier measurement by `mh.cost.calibrate`, is in brackets. A pair of forms
-counts if their measured times differ by more than 20%. The aim is to predict which is faster in
-nine of ten such pairs. The last column lists those predicted wrongly, with the form that was faster
-first.
+[forms of the projections](../cost.md) and for three ways to compute attention: `reference`, `loop`
+and `mh.attention_steps`. The forms take turns; each turn keeps the shortest of several calls, and
+the table shows the median over the turns. The first column of times is in milliseconds, and the
+others are multiples of it. The prediction of `mh.cost`, based on an earlier measurement by
+`mh.cost.calibrate`, is in brackets. A pair of forms counts if their measured times differ by more
+than 20%. The aim is to predict which is faster in nine of ten such pairs. The last column lists
+those predicted wrongly, with the form that was faster first.
 
 """
 

@@ -28,9 +28,9 @@ TITLE = f"""# What a generated token costs
 
 `python benchmarks/generation.py`. `mh.generate` writes one sequence of {TOKENS} tokens with a GPT
 of {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads and width {SIZES["d_model"]}, in float32
-on {THREADS} threads. The time of a token is the median over the {2 * AROUND} tokens around it and
-over all runs. With the cache, token {LATE} should take at most {BOUND} times as long as token
-{EARLY}.
+on {THREADS} threads. We take the median time of each token over all runs; the table shows the
+median of these over the {2 * AROUND} tokens around a token. With the cache, token {LATE} should
+take at most {BOUND} times as long as token {EARLY}.
 
 """
 

@@ -135,9 +135,9 @@ kernel, in which each thread has its own heads.
         page += f"""
 ## Memory
 
-The largest growth of a process's memory, in MB, during forward and backward, including the
-gradients. Causal attention is computed in tiles, which store no scores, so that the memory of all
-three grows in proportion to N.
+The largest growth of a process's memory, in MiB, during forward and backward, including the
+gradients. Causal attention is computed in tiles, whose scores are not kept, so that the memory of
+all three grows nearly in proportion to N.
 
 {table(["N", *KINDS], rows)}
 """

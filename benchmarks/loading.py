@@ -35,8 +35,8 @@ TITLE = f"""# What loading a model costs
 `python benchmarks/loading.py`. Models with random weights, of the sizes of published ones, are
 loaded in new processes, which take turns; the files are in the cache of the system. The table shows
 the seconds that `from_pretrained` takes, and those that the first logits take, for eight tokens:
-they need all weights. It also shows by how much the memory of the process grows at most during
-both, as a multiple of the size of the file. All numbers are medians, with the quartiles in
+they need nearly all weights. It also shows by how much the memory of the process grows at most
+during both, as a multiple of the size of the file. All numbers are medians, with the quartiles in
 brackets. The aims are to load GPT-2 in at most {SECONDS:g} s, and to let the memory grow by at most
 {MEMORY} times the size of the file with the bfloat16 model.
 

@@ -58,15 +58,17 @@ How the sizes were chosen, in `tiled.TILES`:
   for widths up to 64. There [a prototype of these kernels](gpu.md#a-prototype-without-branches) was
   fastest on an H200 with these sizes, except that `backward_key` with D = 128 was 8 % faster with
   64 × 64 and another hint than the kernels have. bfloat16 has the sizes of float16.
-- **Chosen by this table**: all others, as sizes that spill few registers on 9.0 or 8.0. Their speed
-  has not been measured. GPUs of compute capability 10.0 use the sizes of 9.0, although more spills
-  there, and where a size fails, attention uses another implementation.
+- **Chosen by this table**: all others, as sizes that spill nothing or less than others on 9.0 or
+  8.0, except that `backward_key` with 16 bits and D = 256 on 8.0 spills about 5,000 bytes, and 832
+  with 32 × 64. Their speed has not been measured. GPUs of compute capability 10.0 use the sizes of
+  9.0, although more spills there, and where a size fails, attention uses another implementation.
 - **Not chosen at all**: float64, which serves gradient checks, has tiles of 16 × 16 everywhere.
 
-For few queries, and with a mask given as an array, a bias, a softcap or dropout, tiles are smaller.
-Those sizes are in the table too, but compiled without these options. For heads of width 64 and 128
-in float16, bfloat16 and float32, and T = 200 and 1024, we compiled all 1,728 kernels that calls
-with any of these options, or with a sink, launch on 9.0. More than 100 bytes spill in 48 of them:
+On 9.0 and later, some tiles are smaller for few queries, and with a mask given as an array, a bias,
+a softcap or dropout. Those sizes are in the table too, but compiled without these options. For
+heads of width 64 and 128 in float16, bfloat16 and float32, and T = 200 and 1024, we compiled all
+1,728 kernels that calls with any of these options, or with a sink, launch on 9.0. More than 100
+bytes spill in 48 of them:
 
 - in float32 with an array of pairs: up to 144 in `backward_query` with D = 128, and up to 112 in
   `backward_key` with D = 64 (we tried eight and seven other sizes, which spill more)

@@ -38,10 +38,11 @@ HEADERS = (
 TITLE = f"""# When results have the same bits
 
 `python benchmarks/same_bits.py`. Two ways to compute the same numbers often differ in their last
-bits, because they add up terms in different orders. Each cell of the first table compares two ways
-on random inputs in float32, up to {BATCH} sequences of up to {LENGTH} positions. "yes" means that
-all bits were equal in all runs. A "yes" outside `batch_invariant` holds for this CPU and this BLAS;
-on others, the answer may be "no". Within the block, the tests check it wherever they run.
+bits, because they add up terms in different orders, or compute functions such as exp by different
+code. Each cell of the first table compares two ways on random inputs in float32, up to {BATCH}
+sequences of up to {LENGTH} positions. "yes" means that all bits were equal in all runs. A "yes"
+outside `batch_invariant` holds for this CPU and this BLAS; on others, the answer may be "no".
+Within the block, the tests check it wherever they run.
 
 - **In a batch**: a sequence alone, and the same sequence in a batch.
 - **A prefix**: the first positions alone, and the same positions of the whole sequence.
@@ -76,7 +77,11 @@ class Subject(NamedTuple):
 
 
 def equal(one: list[Any], other: list[Any]) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    """Whether all arrays have the same bits, so that 0 and −0 differ."""
+    return all(
+        (a.shape, a.dtype, a.tobytes()) == (b.shape, b.dtype, b.tobytes())
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def compared(subject: Subject, runs: int) -> list[str]:
@@ -98,9 +103,9 @@ def compared(subject: Subject, runs: int) -> list[str]:
         with threads.limit(1):
             single, dx_single, dw_single = subject.run(inputs, dy)
         found.append([
-            np.array_equal(own[0], y[k]),
-            np.array_equal(prefix[0], y[k][upto]),
-            np.array_equal(subject.last(*first)[0, ..., -1, :], y[k, ..., end - 1, :]),
+            equal([own[0]], [y[k]]),
+            equal([prefix[0]], [y[k][upto]]),
+            equal([subject.last(*first)[0, ..., -1, :]], [y[k, ..., end - 1, :]]),
             equal([*dx, *dw], [*(a[one] for a in dxs), *dws]),
             equal([*dx_of_it, *dw_of_it], [*(a[one][upto] for a in dxs), *dws]),
             equal([single, *dx_single, *dw_single], [y, *dxs, *dws]),

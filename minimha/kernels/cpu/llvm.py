@@ -155,8 +155,8 @@ class Code:
     def rolled_loop(self, count):
         """A loop that LLVM does not unroll.
 
-        Two steps of `multiply_block` at once need more registers than there are: its sums would
-        move to memory and back, which takes twice the time.
+        With AVX-512, LLVM mixes two steps of `multiply_block` in an order that needs more registers
+        than there are: in `linear`, sums moved to memory and back, which took twice the time.
         """
         with cgutils.for_range(self.builder, count, intp=self._integer) as loop:
             yield loop.index

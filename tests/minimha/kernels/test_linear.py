@@ -31,7 +31,7 @@ def test_the_sums_of_a_block_stay_in_registers(dtype):
     block(x, 64, 1, x, 1, np.empty_like(x))
     (machine_code,) = block.inspect_asm().values()
     in_a_step = re.findall(r"\bv?fm(?:add|la)\w*", machine_code)
-    assert len(in_a_step) == linear.ROWS * linear.VECTORS  # more do not fit into the registers
+    assert len(in_a_step) == linear.ROWS * linear.VECTORS  # one step: unrolled, sums may not fit
 
 
 def matrix(rng, rows, columns, layout, dtype):
