@@ -14,7 +14,7 @@ import os
 from _thread import allocate_lock  # `threading` is slow to import
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from types import CellType, EllipsisType, FunctionType, ModuleType
+from types import CellType, EllipsisType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from . import backend, debug
@@ -260,8 +260,8 @@ _content = operator.attrgetter("cell_contents")
 def saved_arrays(pullback: Any) -> list[Array]:
     """The arrays that a pullback saved.
 
-    Looks into closures and defaults of functions, tuples, lists, dictionaries, partials, methods
-    and the attributes of callable objects.
+    Looks into closures and defaults of functions, tuples, lists, dictionaries, partials, and the
+    attributes of callable objects and of the objects of methods.
     """
     found: list[Array] = []
     seen, holders = set(), [pullback]
@@ -286,7 +286,9 @@ def saved_arrays(pullback: Any) -> list[Array]:
         elif backend.is_array(holder):
             found.append(holder)
         elif callable(holder):
-            parts = (getattr(holder, "__self__", None), getattr(holder, "__dict__", None))
+            owner = getattr(holder, "__self__", None)
+            attributes = getattr(owner if kind is MethodType else holder, "__dict__", None)
+            parts = (getattr(holder, "__func__", None), owner, attributes)
         for part in parts:
             kind = type(part)
             if kind in backend.known:

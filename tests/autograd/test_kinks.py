@@ -44,6 +44,16 @@ def test_a_wrong_choice_at_a_kink_is_refused_and_named(name, dtype, seeds):
         assert "looks like" not in str(found.value)
 
 
+@pytest.mark.parametrize(("shares", "size"), [((1, 0), 1), ((0, 1, 0), 2), ((0.3, 0.3, 0.4), 2)])
+def test_shares_that_are_the_same_beside_the_tie_are_judged_at_the_tie(shares, size):
+    """Such a pullback is right only here, so that the pieces must be found by differences."""
+
+    def largest(*x):
+        return np.maximum.reduce(x), lambda dy: tuple(dy * share for share in shares)
+
+    mh.gradcheck(largest, *(np.ones(size) for _ in shares))
+
+
 def refused(name):
     """The message about a wrong choice, with the line breaks taken out."""
     f, *inputs = ties.WRONG[name](np.random.default_rng(0), "float64")

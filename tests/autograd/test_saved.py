@@ -60,6 +60,22 @@ class Doubles:
         return self(dy)
 
 
+class NotCallable:
+    def __init__(self, x):
+        self.x = x
+
+    def method(self, dy):
+        return (2 * dy + 0 * self.x,)
+
+
+def by_a_method_that_closes_over(x):
+    class Local:
+        def method(self, dy):
+            return (2 * dy + 0 * x,)
+
+    return Local().method
+
+
 def doubling(kept):
     return lambda dy: (2 * dy, kept)[:1]
 
@@ -79,6 +95,8 @@ PULLBACKS = {
     "in a partial": lambda x: functools.partial(lambda x, dy: (2 * dy,), x),
     "in a callable": Doubles,
     "by a method": lambda x: Doubles(x).method,
+    "by a method of an object that is not callable": lambda x: NotCallable(x).method,
+    "by a method that closes over it": by_a_method_that_closes_over,
 }
 
 

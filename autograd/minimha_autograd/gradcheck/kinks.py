@@ -192,7 +192,9 @@ class Kinks:
         return found or {}
 
     def _different(self) -> np.ndarray:
-        """Up to MANY entries whose numeric gradients differ between a few points nearby."""
+        """Up to MANY entries whose numeric gradients differ between a few points nearby, and for
+        those that are asked about, between a point where they are in front of all others and one
+        where they are behind them: of many tied entries, most are the largest at no other point."""
         far, step, bound = (
             self._nearby.measured.far,
             self._nearby.measured.step,
@@ -205,7 +207,16 @@ class Kinks:
                 for ray in (u, -u, self._nearby.ray(), self._nearby.ray())
             ]
         )
-        apart = np.ptp(found, axis=0) > 100 * bound * abs(found).max(initial=0.0)
+        little = 100 * bound * abs(found).max(initial=0.0)
+        apart = np.ptp(found, axis=0) > little
+        for i in np.flatnonzero(self._asked & ~apart)[:MANY]:
+            front, behind = self._nearby.ray(), self._nearby.ray()
+            front[i], behind[i] = 4 * np.linalg.norm(front), -4 * np.linalg.norm(behind)
+            ends = [
+                self._nearby.differences(self._nearby.point(ray, far), np.array([i]), step)[i]
+                for ray in (front, behind)
+            ]
+            apart[i] = abs(ends[0] - ends[1]) > little
         return np.flatnonzero(apart | ~np.isfinite(self._nearby.gradient))[:MANY]
 
     def _same_nearby(self) -> bool:

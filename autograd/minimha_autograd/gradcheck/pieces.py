@@ -151,7 +151,7 @@ class Pieces:
             if direction is not None:
                 ways = [direction / nearby.unit]
             else:
-                ways = [nearby.ray(), nearby.ray() * self.varying]
+                ways = [d for d in (nearby.ray(), nearby.ray() * self.varying) if d.any()]
             agreed += [self._agrees(x, gradient, d / (abs(d).max() or 1.0)) for d in ways]
         return 3 * sum(agreed) >= 2 * len(agreed)  # a step may cross a kink
 
