@@ -153,6 +153,30 @@ def test_keras_computes_in_another_way_with_weights_or_dropout(script, settings,
     assert np.isfinite(keras.attend(*x, visible=visible, **settings).out).all()
 
 
+def test_onnx_aligns_bottom_right_with_the_number_of_keys():
+    onnx = pytest.importorskip("onnx")
+    reference = pytest.importorskip("onnx.reference")
+    x = {"Q": np.zeros((1, 1, 2, 4)), "K": np.ones((1, 1, 3, 4)), "V": np.arange(12.0)}
+    x["V"] = x["V"].reshape(1, 1, 3, 4)
+
+    def first_row(**lengths):
+        inputs = x | lengths
+        names = ["Q", "K", "V", "", "", "", *lengths]
+        node = onnx.helper.make_node("Attention", names, ["Y"], is_causal=1)
+        declared = [
+            onnx.helper.make_tensor_value_info(
+                name, onnx.helper.np_dtype_to_tensor_dtype(y.dtype), y.shape
+            )
+            for name, y in inputs.items()
+        ]
+        y = onnx.helper.make_tensor_value_info("Y", onnx.TensorProto.DOUBLE, [None] * 4)
+        model = onnx.helper.make_model(onnx.helper.make_graph([node], "attention", declared, [y]))
+        return reference.ReferenceEvaluator(model).run(None, inputs)[0][0, 0, 0].tolist()
+
+    assert first_row() == [0, 1, 2, 3]  # the first value
+    assert first_row(nonpad_kv_seqlen=np.array([3])) == [2, 3, 4, 5]  # the mean of two
+
+
 def test_a_library_that_is_not_installed_says_so(script, monkeypatch):
     for name in ("torch", "jax", "keras", "onnx"):
         monkeypatch.setitem(sys.modules, name, None)
