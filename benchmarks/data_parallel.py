@@ -28,13 +28,13 @@ RANKS, BOUND = 2, 1.15
 SKIPPED, COUNTED = 10, 60  # steps of a turn
 TITLE = f"""# What data-parallel training costs
 
-`python benchmarks/data_parallel.py`. A training step of the GPT that the command `minimha` trains
-({SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads, width {SIZES["d_model"]}), with a context
-of {CONTEXT} and {BATCH} sequences, in float32: one process with {RANKS} threads is compared with
-{RANKS} ranks under mpiexec with one thread each. The two take turns, each in new processes. A turn
-has {SKIPPED + COUNTED} steps and gives the median time of the last {COUNTED}. The table shows the
-median over the turns, with the quartiles in brackets; a ratio compares two consecutive turns. The
-aim is at most {BOUND} times the time of one process.
+`python benchmarks/data_parallel.py`. A training step of the GPT of the tour (the command `minimha`
+alone: {SIZES["num_layers"]} layers, {SIZES["num_heads"]} heads, width {SIZES["d_model"]}), but with
+a context of {CONTEXT}, on {BATCH} sequences in float32: one process with {RANKS} threads
+is compared with {RANKS} ranks under mpiexec with one thread each. The two take turns, each in new
+processes. A turn has {SKIPPED + COUNTED} steps and gives the median time of the last {COUNTED}. The
+table shows the median over the turns, with the quartiles in brackets; a ratio compares two
+consecutive turns. The aim is at most {BOUND} times the time of one process.
 
 """
 

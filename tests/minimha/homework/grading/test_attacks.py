@@ -166,6 +166,16 @@ def test_the_task_in_the_guide_accepts_right_answers_and_refuses_wrong_ones(own_
         assert outcomes(judged(text, task=own_task)) == expected
 
 
+def test_a_numeric_gradient_is_refused_only_if_it_takes_many_calls(own_task):
+    solved = f"import numpy as np\n{own_task.code(solved=True)}"
+    both = "(sigmoid(x + h)[0] - sigmoid(x - h)[0]) / (2 * h)"
+    at_once = f"h = 1e-30j; return (dy * ({both}).real,)"  # an imaginary step, for all entries
+    one_by_one = "for h in 1e-5 * np.eye(3000): sigmoid(np.ones(3000) + h)"
+    for lines, expected in ((at_once, PASSED), (f"{one_by_one}\n        {at_once}", FAILED)):
+        text = solved.replace("return (dy * y * (1 - y),)", lines)
+        assert outcomes(judged(text, task=own_task)) == [PASSED, expected]
+
+
 class Large(np.ndarray):
     def __ne__(self, other):
         pytest.fail("compared with each name")
