@@ -11,9 +11,13 @@ from .report import Finding, ModelReport
 
 __all__ = ["Finding", "ModelReport", "diagnose"]
 
-STAGES: tuple[tuple[Callable[[Probe], Iterator[Finding]], ...], ...] = (
-    (outputs.targets,),
-    (outputs.finite,),
+Stages = tuple[tuple[Callable[[Probe], Iterator[Finding]], ...], ...]
+
+AS_IT_IS: Stages = ((outputs.targets,), (outputs.finite,))
+"""The stages before the parameters are copied: only a model in its own precision shows what
+overflows in float16."""
+
+ON_COPIES: Stages = (
     (outputs.deterministic,),
     (outputs.dtypes, outputs.probabilities),
     (visibility.batch, activity.softmax_axis),
@@ -26,8 +30,8 @@ STAGES: tuple[tuple[Callable[[Probe], Iterator[Finding]], ...], ...] = (
     (activity.uniform, outputs.loss, sizes.steps),
     (fitting.one_batch,),
 )
-"""What an earlier stage finds explains what a later one would find, so the search ends with the
-first stage that finds anything."""
+"""The stages on copies of the parameters. What an earlier stage finds explains what a later one
+would find, so the search ends with the first stage that finds anything."""
 
 
 def diagnose(
@@ -57,11 +61,17 @@ def diagnose(
     through.
     """
     probe = Probe(model, inputs, targets, padding, lr, seed)
-    findings: list[Finding] = []
-    with probe.copies():
-        for stage in STAGES:
-            for check in stage:
-                findings += check(probe)
-            if findings:
-                break
+    findings = _first_findings(probe, AS_IT_IS)
+    if not findings:
+        with probe.copies():
+            findings = _first_findings(probe, ON_COPIES)
     return ModelReport(type(model).__name__, findings, probe.figures)
+
+
+def _first_findings(probe: Probe, stages: Stages) -> list[Finding]:
+    """All findings of the first stage that finds anything."""
+    for stage in stages:
+        findings = [finding for check in stage for finding in check(probe)]
+        if findings:
+            return findings
+    return []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minimha_autograd import backend, detect_anomaly, no_grad
+from minimha_autograd import backend, detect_anomaly, no_grad, widened
 
 from .probe import Probe
 from .report import Finding
@@ -70,18 +70,20 @@ def finite(probe: Probe) -> Iterator[Finding]:
             )
             yield Finding("not finite", name, _count(x), text, "09 training")
             return
-    logits = probe.logits()
+    with np.errstate(over="ignore", invalid="ignore"):  # the finding says it
+        logits = widened(probe.logits())
     if np.isfinite(logits).all():
         return
     where = "the logits"
     try:
-        with no_grad(), detect_anomaly():
+        with no_grad(), detect_anomaly(), np.errstate(over="ignore", invalid="ignore"):
             probe.call(probe.inputs)
     except FloatingPointError as error:
         where = str(error).splitlines()[0]
     text = (
         "the usual causes are a row of scores that is −∞ everywhere, a logarithm or division "
-        "of 0, and exp of a large number. mh.detect_anomaly() shows the line"
+        "of 0, exp of a large number and, in float16, any number beyond 65,504. "
+        "mh.detect_anomaly() shows the line"
     )
     yield Finding("not finite", where, _count(logits), text, "06 masks")
 

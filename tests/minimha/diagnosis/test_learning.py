@@ -172,3 +172,24 @@ def test_values_or_parameters_of_another_precision_are_found(own, other):
             model.extra = mh.Tensor(np.zeros(1, other), requires_grad=True)
         found = mh.diagnose(model, x, y).findings
         assert [f.name for f in found] == ["dtype drift"]
+
+
+def test_a_number_that_overflows_in_float16_alone_is_found():
+    x, y = batch(0)
+    model = mh.GPT(
+        int(x.max()) + 1, context=16, d_model=24, num_heads=2, num_layers=2, dtype="float16"
+    )
+    for layer in (model.blocks[1].mlp.widen, model.blocks[1].mlp.narrow):
+        layer.weight.data = layer.weight.data * np.float16(3000)
+    (found,) = mh.diagnose(model, x, y).findings
+    assert found.name == "not finite"
+    assert "float16" in found.text
+
+
+def test_the_error_of_a_model_with_float16_among_float32_passes_through():
+    x, y = batch(0)
+    model = mh.GPT(int(x.max()) + 1, context=16, d_model=24, num_heads=2, num_layers=2)
+    norm = model.blocks[0].norm_attention
+    norm.weight.data = norm.weight.data.astype("float16")
+    with pytest.raises(TypeError, match="float16"):
+        mh.diagnose(model, x, y)
