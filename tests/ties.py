@@ -579,9 +579,27 @@ for order in (stable, backwards, equal_shares):
 wrong("sort of 12, to every", sort(to_every), TWELVE)
 wrong("sort of 12, to the first", sort(to_first), TWELVE)
 wrong("top 5 of 12 equal ones, every", top_k(to_every, 5), np.ones(12))
-right("max of 20, first", reduced(np.max, first), np.ones(20))
-for share in (every, half, uneven):
-    wrong(f"max of 20, {share.__name__}", reduced(np.max, share), np.ones(20))
+TWENTY, EIGHTS = np.ones(20), np.zeros((4, 8))
+for share in (first, last, shares):
+    right(f"max of 20, {share.__name__}", reduced(np.max, share), TWENTY)
+    right(f"min of four rows of 8, {share.__name__}", reduced(np.min, share), EIGHTS)
+for share in (every, half, none, uneven):
+    wrong(f"max of 20, {share.__name__}", reduced(np.max, share), TWENTY)
+    wrong(f"min of four rows of 8, {share.__name__}", reduced(np.min, share), EIGHTS)
+
+
+def in_order_unless_tied(x):
+    """The shares of sorting, but none where two entries are equal."""
+    return stable(x) * (len(np.unique(x)) == x.size)
+
+
+for order in (stable, backwards, equal_shares):
+    right(f"sort of 20, {order.__name__}", sort(order), TWENTY)
+    right(f"median of 20, {order.__name__}", picked(order, 10), TWENTY)
+for order in (to_every, to_first, in_order_unless_tied):
+    wrong(f"sort of 20, {order.__name__}", sort(order), TWENTY)
+for order in (to_every, in_order_unless_tied):
+    wrong(f"median of 20, {order.__name__}", picked(order, 10), TWENTY)
 BITS = np.random.default_rng(7).integers(0, 2, (6, 6))
 for share in (first, last, shares):
     right(f"max pooling of bits, {share.__name__}", pooled(share), BITS)
@@ -590,7 +608,8 @@ wrong("max pooling of bits, every", pooled(every), BITS)
 wrong("max pooling of bits, none", pooled(none), BITS)
 wrong("cummax of ones, every", cummax(every), np.ones(12))
 right("maximum of ones, half", pair(np.maximum, 0.5), np.ones((4, 5)), np.ones((4, 5)))
-wrong("maximum of ones, both", pair(np.maximum, (1, 1)), np.ones((4, 5)), np.ones((4, 5)))
+for both in ((1, 1), (0, 0)):
+    wrong(f"maximum of ones, {both}", pair(np.maximum, both), np.ones((4, 5)), np.ones((4, 5)))
 WIDE = np.tile(W, (3, 1))
 for a in (0, 0.5, 1):
     right(

@@ -19,6 +19,9 @@ MANY = 200
 LOOKS = 400
 """Entries that are moved in front of and behind all others, to find their pieces."""
 
+HIDDEN = 40
+"""Entries, of those that never varied, that take the place of one that did."""
+
 FEW = 8
 """Entries that depend on one another up to which a search for pieces is trusted."""
 
@@ -31,7 +34,7 @@ class Decision:
     """About the entries of a block: right unless undecided or with a direction of a mistake.
 
     direction  of all entries; the slopes along it lie between low and high
-    nearest    the right gradient of the block that is nearest
+    nearest    the right gradient of the block that is nearest; of many entries, another right one
     """
 
     undecided: bool = False
@@ -86,8 +89,12 @@ class Pieces:
                 self.limits.append(limit)
 
     def _look_closer(self) -> None:
-        """Move the entries whose gradient does not fit what was seen so far in front of and behind
-        all others: of many tied entries, few were the largest along the first rays."""
+        """Look for the pieces of entries that the first rays may have missed: of many tied entries,
+        few were the largest or the median along them.
+
+        Those whose gradient does not fit what was seen so far move in front of and behind all
+        others. They, and a few that never varied, also take the place of an entry that did.
+        """
         nearby = self._nearby
         seen = np.array(self.limits)
         low, high = seen.min(axis=0) - self.tolerance, seen.max(axis=0) + self.tolerance
@@ -102,7 +109,18 @@ class Pieces:
             v = self._fresh()
             v[i] = -4 * np.linalg.norm(v)
             self._look(u, v)
+        hidden = entries[~(varying | odd)[entries]]
+        for i in (*odd_entries[:LOOKS], *hidden[:HIDDEN]):
+            self._look(self._exchanged(i, seen))
         del self._largest, self.tolerance, self._sharp, self.varying
+
+    def _exchanged(self, i: int, seen: np.ndarray) -> np.ndarray:
+        """A ray on which entry i takes the place of the one whose gradient is the most unusual."""
+        k = int(self._rng.integers(len(seen)))
+        j = int(abs(seen[k] - np.median(seen, axis=0)).argmax())
+        ray = self.rays[k].copy()
+        ray[[i, j]] = ray[[j, i]]
+        return ray
 
     def _gradient(self, x: np.ndarray) -> np.ndarray | None:
         if self._entries is None:
@@ -242,20 +260,16 @@ class Pieces:
         return [at[roots == r] for r in np.unique(roots)]
 
     def _not_alone(self, at: np.ndarray) -> np.ndarray:
-        """The entries whose gradient changes when others move, half of them at a time."""
-        changed = np.zeros(self._nearby.x.shape, bool)
-        for _ in range(20 if len(at) > 16 else 0):
-            u = self._fresh()
-            moved = u.copy()
-            half = at[self._rng.random(len(at)) < 0.5]
-            far = self._rng.choice([1.0, np.sqrt(len(at))], len(half))
-            moved[half] = far * self._rng.standard_normal(len(half))
-            base, found = self.limit(u), self.limit(moved)
-            if base is not None and found is not None:
-                apart = abs(found - base) > self._sharp
-                apart[half] = False
-                changed |= apart
-        return at[changed[at]] if len(at) > 16 else at
+        """The entries that may depend on others: one that depends on none has one gradient along
+        all rays that increase it, and another one along all that decrease it."""
+        if len(at) <= 16:
+            return at
+        limits = np.array(self.limits)
+        increase = np.array(self.rays) > 0
+        above, below = limits.copy(), limits.copy()
+        above[~increase] = below[increase] = np.nan
+        changes = np.fmax(_range(above), _range(below))
+        return at[((changes > self._sharp) | ~self.varying)[at]]
 
     def _fresh(self) -> np.ndarray:
         return self._rng.standard_normal(self._nearby.x.shape)
@@ -410,7 +424,9 @@ class Pieces:
     ) -> Decision:
         """The mistake along the plainest direction that shows it."""
         g = np.where(np.isfinite(g), g, np.inf)
-        nearest = pieces.nearest(np.where(np.isfinite(g), g, pieces.rows.mean(axis=0)))
+        mean = pieces.rows.mean(axis=0)
+        few = len(block) <= MANY  # else the search for the nearest would take long
+        nearest = pieces.nearest(np.where(np.isfinite(g), g, mean)) if few else mean
         size = abs(d).max()
         strong = np.sign(d) * (abs(d) > 0.3 * size)
         ones = np.ones(len(block))
@@ -434,3 +450,8 @@ class Pieces:
         return Decision(
             False, direction, float(slopes.min()), float(slopes.max()), claimed, nearest
         )
+
+
+def _range(rows: np.ndarray) -> np.ndarray:
+    """The largest minus the smallest number of each column, without NaN."""
+    return np.fmax.reduce(rows) - np.fmin.reduce(rows)
