@@ -266,3 +266,17 @@ def test_a_linear_state_returns_values_of_orthogonal_keys_exactly_only_without_d
     for log_decay, exact in ((None, True), (np.full(3, -0.1), False)):
         _, state = mh.linear_attention(keys, keys, values, log_decay)
         assert np.array_equal(keys @ state, values) is exact
+
+
+def test_a_score_of_minus_infinity_from_tap_does_not_keep_a_nan_out_as_a_mask_does():
+    query, key, value = np.ones((3, 1, 2, 4))
+    value = value.copy()
+    value[0, 1] = np.nan
+    first = np.array([True, False])
+
+    def tap(name, x):
+        return mh.ops.where(first, x, -np.inf) if name == "scaled" else x
+
+    assert np.isnan(mh.attention_steps(query, key, value, tap=tap).out.data).all()
+    hidden = mh.scaled_dot_product_attention(query, key, value, mh.masks.dense(first[None]))
+    assert np.isfinite(hidden).all()
