@@ -69,12 +69,11 @@ On 9.0 and later, some tiles are smaller for few queries, and with a mask given 
 a softcap or dropout. Those sizes are in the table too, but compiled without these options. For
 heads of width 64 and 128 in float16, bfloat16 and float32, T = 200 and 1024, and S = 1024, we
 compiled the kernels that calls on 9.0 launch with each combination of these options and a sink:
-1,152 kernels, for 1,728 launches. More than 100 bytes spill in 48 of the launches:
-
-- in float32 with an array of pairs: up to 144 in `backward_query` with D = 128, and up to 112 in
-  `backward_key` with D = 64 (we tried eight and seven other sizes, which spill more)
-- in bfloat16 with the array `keep` and no other array of pairs: 944 in `backward_key` with D = 128
-  and T = 200
+1,152 kernels, for 1,728 launches. More than 100 bytes spill in 24 kernels (48 launches), all in
+float32 with an array of pairs: up to 144 in `backward_query` with D = 128, and up to 112 in
+`backward_key` with D = 64 (we tried eight and seven other sizes, which spill more). With other
+numbers of keys, more may spill: with T = S = 200, a mask and the array `keep`, 224 in this
+`backward_query`, and 776 in `backward_key` in bfloat16 with D = 128.
 
 In float64, which was not tuned, up to 3,184 bytes spill. The kernels as they are have not run on a
 GPU.
