@@ -62,8 +62,8 @@ A dash means that there are more ranks than parts: *data* needs a sequence for e
   from {few} ranks on it is less than in the ring.
 - **ring** can use as many ranks as positions. But keys and values visit all ranks, so the time
   for sending does not decrease: on {ranks:,} ranks it is {sending:.0f} s. The backward pass computes the attention
-  of each visit again, which adds a third to the flops of attention. The ring needs {cross} ranks to be faster than
-  *data* on {sequences} ranks.
+  of each visit again, which adds a third to the flops of attention. Of the numbers of ranks in the table, the
+  ring is faster than *data* on {sequences} ranks from {cross} on.
 - **heads** divides only the attention layers. Every rank computes the MLP for all tokens, and all
   ranks add up the outputs of their heads in every layer.
 

@@ -8,6 +8,7 @@ Needs Linux, and pip install ".[gpu-checks]", which downloads 211 MB.
 
 from __future__ import annotations
 
+import collections
 import random
 import sys
 from collections.abc import Iterator
@@ -58,22 +59,21 @@ How the sizes were chosen, in `tiled.TILES`:
   for widths up to 64. There [a prototype of these kernels](gpu.md#a-prototype-without-branches) was
   fastest on an H200 with these sizes, except that `backward_key` with D = 128 was 8 % faster with
   64 × 64 and another hint than the kernels have. bfloat16 has the sizes of float16.
-- **Chosen by this table**: all others, as sizes that spill nothing or less than others on 9.0 or
-  8.0, except that `backward_key` with 16 bits and D = 256 on 8.0 spills about 5,000 bytes, and 832
-  with 32 × 64. Their speed has not been measured. GPUs of compute capability 10.0 use the sizes of
-  9.0, although more spills there, and where a size fails, attention uses another implementation.
+- **Chosen by this table**: all others. On 9.0 they spill at most 8 bytes here. On 8.0 they spill no
+  more than the other sizes here, with the exceptions below the table. Their speed has not been
+  measured. GPUs of compute capability 10.0 use the sizes of 9.0, although more spills there, and
+  where a size fails, attention uses another implementation.
 - **Not chosen at all**: float64, which serves gradient checks, has tiles of 16 × 16 everywhere.
 
 On 9.0 and later, some tiles are smaller for few queries, and with a mask given as an array, a bias,
 a softcap or dropout. Those sizes are in the table too, but compiled without these options. For
-heads of width 64 and 128 in float16, bfloat16 and float32, and T = 200 and 1024, we compiled all
-1,728 kernels that calls with any of these options, or with a sink, launch on 9.0. More than 100
-bytes spill in 48 of them:
-
-- in float32 with an array of pairs: up to 144 in `backward_query` with D = 128, and up to 112 in
-  `backward_key` with D = 64 (we tried eight and seven other sizes, which spill more)
-- in bfloat16 with the array `keep` and no other array of pairs: 944 in `backward_key` with D = 128
-  and T = 200
+heads of width 64 and 128 in float16, bfloat16 and float32, T = 200 and 1024, and S = 1024, we
+compiled the kernels that calls on 9.0 launch with each combination of these options and a sink:
+1,152 kernels, for 1,728 launches. More than 100 bytes spill in 24 kernels (48 launches), all in
+float32 with an array of pairs: up to 144 in `backward_query` with D = 128, and up to 112 in
+`backward_key` with D = 64 (we tried eight and seven other sizes, which spill more). With other
+numbers of keys, more may spill: with T = S = 200, a mask and the array `keep`, 224 in this
+`backward_query`, and 776 in `backward_key` in bfloat16 with D = 128.
 
 In float64, which was not tuned, up to 3,184 bytes spill. The kernels as they are have not run on a
 GPU.
@@ -120,10 +120,30 @@ def rows(quick: bool) -> Iterator[list[str]]:
                 yield row(kernel, dtype, width, size)
 
 
+def spilled(cell: str) -> int:
+    """The bytes of a cell; very many where the compiler fails."""
+    return sys.maxsize if "fails" in cell else int(cell.strip("*").partition("spills ")[2] or 0)
+
+
+def exceptions(rows: list[list[str]]) -> str:
+    """The sizes in use on 8.0 that spill more than others in these rows."""
+    others = collections.defaultdict(list)
+    for *head, size, cell, _, _ in rows:
+        others[tuple(head)].append((spilled(cell), size))
+    lines = ["On 8.0, these sizes in use spill more bytes than another size:", ""]
+    for kernel, dtype, width, size, cell, _, _ in rows:
+        fewest, best = min(others[kernel, dtype, width])
+        if cell.startswith("**") and spilled(cell) > fewest:
+            line = f"- `{kernel}`, {dtype}, D = {width}: {spilled(cell):,} with {size}, and "
+            lines.append(f"{line}{fewest:,} with {best}")
+    return "\n".join(lines if lines[2:] else ["On 8.0, no size in use spills more than another."])
+
+
 def page(quick: bool) -> str:
     names = (f"{name} {version(name)}" for name in ("cuda-tile", "nvidia-cuda-tileiras"))
-    table = common.table(["kernel", "dtype", "D", "tile", *CAPABILITIES], list(rows(quick)))
-    return f"{TITLE}{table}\n\n{', '.join(names)}.\n"
+    found = list(rows(quick))
+    table = common.table(["kernel", "dtype", "D", "tile", *CAPABILITIES], found)
+    return f"{TITLE}{table}\n\n{exceptions(found)}\n\n{', '.join(names)}.\n"
 
 
 def compile_all(calls: list[tuple[Any, ...]]) -> int:

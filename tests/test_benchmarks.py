@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minimha.kernels.gpu import compiled
+from minimha.kernels.gpu import compiled, tiled
 
 pytestmark = pytest.mark.thorough
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -229,6 +229,21 @@ def test_the_registers_of_kernels_for_gpus_are_counted(run):
     assert len(registers) == 9
     assert all(32 < n <= 255 for n in registers)
     assert any(cell.startswith("**") for row in rows[2:] for cell in row[4:])  # a size in use
+
+
+def test_the_sizes_in_use_spill_as_the_page_about_registers_says(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    registers = importlib.import_module("registers")
+    page = (BENCHMARKS.parent / "docs" / "measured" / "registers.md").read_text(encoding="utf-8")
+    cells = [[x.strip() for x in line.split("|")[1:-1]] for line in page.splitlines()]
+    rows = [row for row in cells if row and row[0] in registers.KERNELS]
+    assert f"\n\n{registers.exceptions(rows)}\n\n" in page
+    for kernel, dtype, width, size, _, on_90, _ in rows:
+        sizes = tiled.TILES[kernel, registers.BYTES[dtype], int(width)]
+        m, n = map(int, size.split(" × "))
+        measured = (dtype != "float32" and width != "256") or (kernel, width) == ("forward", "64")
+        if (m, n) == sizes.small or ((m, n) == sizes.large and not measured):
+            assert registers.spilled(on_90) <= 8
 
 
 @pytest.mark.usefixtures("tileiras")

@@ -78,6 +78,18 @@ def test_the_weights_of_a_new_layer_of_this_width_are_about_ten_times_those_of_a
     assert own / gpt == pytest.approx(10, rel=0.15)
 
 
+@pytest.mark.parametrize("blind", [False, True])
+def test_the_patient_of_the_chapter_falls_below_log_3_if_its_attention_sees_earlier_tokens(blind):
+    patient = mh.homework.patient(4, student="chapter 10")
+    if blind:  # nothing that the attention computes reaches the output
+        for name, parameter in patient.named_parameters():
+            if name.endswith("w_o"):
+                parameter.data = np.zeros_like(parameter.data)
+    assert np.mean(patient.learn(300)[-10:]) > np.log(3) - 0.02
+    later = np.mean(patient.learn(600)[-50:])
+    assert later > np.log(3) - 0.02 if blind else later < 0.9
+
+
 def test_an_untrained_model_is_far_below_log_v_only_if_it_sees_the_target(chapter):
     """Here its table of embeddings is tied to the output, and the targets are not shifted."""
     V, SIZES = chapter["V"], chapter["SIZES"]

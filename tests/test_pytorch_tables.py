@@ -133,3 +133,20 @@ def test_flex_attention_has_no_backward_pass_on_a_cpu():
     leaves = [torch.ones(1, 1, 16, 16, requires_grad=True) for _ in range(3)]
     with pytest.raises(NotImplementedError, match="does not support backward on CPU"):
         flex.flex_attention(*leaves, score_mod=lambda score, b, h, i, j: 2 * score).sum().backward()
+
+
+def test_context_parallel_gathers_keys_and_values_unless_it_is_told_to_send_them_round():
+    experimental = pytest.importorskip("torch.distributed.tensor.experimental._attention")
+    rotation = pytest.importorskip(
+        "torch.distributed.tensor.experimental._context_parallel._attention"
+    )
+
+    def name():
+        return type(rotation._create_rotater(None, 2)).__name__
+
+    assert name() == "_AllGatherRotater"
+    try:
+        experimental.set_rotate_method("alltoall")
+        assert name() == "_AllToAllRotater"  # each rank sends to the next
+    finally:
+        experimental.set_rotate_method("allgather")

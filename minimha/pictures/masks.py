@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-LARGEST = 4096  # entries of a mask that a notebook draws without being asked
+LARGEST = 4096  # pairs of a query and a key in a sequence, of a mask that a notebook draws
 
 _SEEN, _EDGE = "#08306b", "#e69f00"  # different in grey, and to the colour-blind
 _BLOCKS: dict[str, str | None] = {"empty": "//", "full": "xx", "partial": None}

@@ -219,6 +219,14 @@ def test_an_entry_that_is_not_understood_is_refused(entry, value, reason, tmp_pa
     assert reasons(interchange.from_pretrained, folder) == [reason]
 
 
+def test_a_large_gemma_3_is_refused_because_it_divides_positions(tmp_path):
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    folder = edited(saved(model("gemma3_text"), tmp_path), rope_scaling=scaling)
+    assert reasons(interchange.from_pretrained, folder) == [
+        "rope_scaling.rope_type is 'linear', but must be 'default' or 'llama3'"
+    ]
+
+
 @pytest.mark.parametrize(("config", "named"), [
     ({"model_type": "gpt_oss", "num_local_experts": 32}, "num_local_experts is 32: a mixture"),
     ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "kv_lora_rank is 512: latent attention"),

@@ -122,6 +122,12 @@ def test_a_notebook_draws_a_mask_in_the_smallest_shape_that_fits(mask, shape):
     assert "<svg" in mask._repr_svg_()
 
 
+@pytest.mark.parametrize(("shape", "drawn"), [((3, 1, 64, 64), True), ((65, 64), False)])
+def test_a_notebook_draws_up_to_4096_pairs_of_each_sequence(shape, drawn):
+    mask = masks.dense(np.ones(shape, dtype=bool))
+    assert (mask._repr_svg_() is not None) == drawn
+
+
 def test_a_mask_that_cannot_be_drawn_shows_its_repr():
     larger_than_a_picture = masks.padding([100_000])
     unfitting = masks.padding([1, 2]) & masks.padding([1, 2, 3])

@@ -5,6 +5,7 @@ What is worth a file of its own is in attacks/.
 
 import numpy as np
 import pytest
+from answers import function
 from graded import (
     HINTS,
     LIMITS,
@@ -20,7 +21,10 @@ from graded import (
     write,
 )
 
+import minimha as mh
 from minimha import homework
+from minimha.homework.comparisons import same_pullback
+from minimha.homework.forward_calls import limited
 from minimha.homework.grading import grade as grading
 from minimha.homework.grading import judge, process
 from minimha.homework.grading.process import Limits, Submission
@@ -171,9 +175,44 @@ def test_a_numeric_gradient_is_refused_only_if_it_takes_many_calls(own_task):
     both = "(sigmoid(x + h)[0] - sigmoid(x - h)[0]) / (2 * h)"
     at_once = f"h = 1e-30j; return (dy * ({both}).real,)"  # an imaginary step, for all entries
     one_by_one = "for h in 1e-5 * np.eye(3000): sigmoid(np.ones(3000) + h)"
-    for lines, expected in ((at_once, PASSED), (f"{one_by_one}\n        {at_once}", FAILED)):
+    of_a_helper = f"def helper(x): return 1 / (1 + np.exp(-x))\n        {one_by_one}".replace(
+        "sigmoid", "helper"
+    )
+    for lines, expected in (
+        (at_once, PASSED),
+        (f"{one_by_one}\n        {at_once}", FAILED),
+        (f"{of_a_helper}\n        {at_once}", PASSED),  # its calls are not counted
+    ):
         text = solved.replace("return (dy * y * (1 - y),)", lines)
         assert outcomes(judged(text, task=own_task)) == [PASSED, expected]
+
+
+ROWS = """
+import numpy as np
+
+def softmax(x):
+    def pullback(dy):
+        dx = np.empty(x.shape)
+        for column in range(x.shape[1]):  # an imaginary step, for all rows at once
+            step = np.zeros(x.shape, complex)
+            step[:, column] = 1e-30j
+            dx[:, column] = (dy * softmax(x + step)[0].imag).sum(axis=1) / 1e-30
+        return (dx,)
+
+    e = np.exp(x - x.real.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True), pullback
+"""
+
+
+def test_a_numeric_gradient_of_rows_takes_as_many_calls_as_a_row_has_entries(rng):
+    def right(x):
+        y = mh.functional.softmax(x)
+        return y, lambda dy: (y * (dy - (dy * y).sum(axis=1, keepdims=True)),)
+
+    numeric = limited(function("softmax", ROWS))
+    same_pullback(numeric, right, rng.standard_normal((1000, 40)))
+    with pytest.raises(AssertionError, match="called softmax 2,000 times"):
+        same_pullback(numeric, right, rng.standard_normal((2, 2001)))
 
 
 class Large(np.ndarray):
