@@ -73,6 +73,7 @@ def finite(probe: Probe) -> Iterator[Finding]:
     with np.errstate(over="ignore", invalid="ignore"):  # the finding says it
         logits = widened(probe.logits())
     if np.isfinite(logits).all():
+        probe.figures["dtype"] = str(probe.dtype)
         return
     where = "the logits"
     try:
@@ -127,7 +128,6 @@ def dtypes(probe: Probe) -> Iterator[Finding]:
             )
             yield Finding("dtype drift", probe.place(step.node), figure, text, "01 arrays")
             return
-    probe.figures["dtype"] = str(main)
 
 
 def probabilities(probe: Probe) -> Iterator[Finding]:

@@ -386,6 +386,9 @@ def test_a_model_that_fits_neither_layout_is_refused_and_nothing_is_written(tmp_
     windows = mh.GPT(11, **LLAMA | {"layers": [{"window": 3}, {"window": 4}]})
     wrong = reasons(interchange.save_pretrained, windows, folder)
     assert wrong == ["window of block 0 is 3, but must be None"]
+    scaled = mh.GPT(11, **SIZES["gemma2"] | {"scale": 0.3})
+    wrong = reasons(interchange.save_pretrained, scaled, folder)
+    assert any(text.startswith("scale is 0.3, but must be 0.3015") for text in wrong)
     fused = model("gpt2")
     fused.blocks[1].attention = fused.blocks[1].attention.convert("fused")
     with pytest.raises(ValueError, match=r"see `convert`; other names are .*1\.attention\.w_qkv"):
