@@ -56,8 +56,8 @@ def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
         with _single_blas(x):
             compiled("attention_tiles").forward(
                 x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
-                x.bias, x.sink, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, x.operand,
-                items, out, lse, nonfinite,
+                x.bias, x.sink, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, x.in_order,
+                x.operand, items, out, lse, nonfinite,
             )  # fmt: skip
         if nonfinite[0]:
             return None

@@ -61,12 +61,12 @@ _FEW = 6
 @kernel
 def forward(  # noqa: PLR0915
     chunk, q, k, v, heads, start, stop, inside, bias, sink, keep, scale, softcap, kept_factor,
-    origin, tile, operand, items, out, lse, nonfinite,
+    origin, tile, in_order, operand, items, out, lse, nonfinite,
 ):  # fmt: skip
     """Fill out and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head; heads is (H, G).
 
     Sets nonfinite[0] if any output is not finite. lse is +∞ for a query that sees no key, so that
-    exp(scores − lse) is 0.
+    exp(scores − lse) is 0. If `in_order`, what the other queries see does not change a bit.
     """
     first_item, last_item = share(chunk)
     height, width = tile[0], min(tile[1], k.shape[1] + GRAIN)
@@ -82,6 +82,7 @@ def forward(  # noqa: PLR0915
         b, h, t0, t1 = items[n_item]
         starts, stops = of_head(start, b, h)[t0:t1], of_head(stop, b, h)[t0:t1]
         low, high = key_range(starts, stops)
+        low = low // GRAIN * GRAIN
         copied = low if operand.ndim == 3 and t1 - t0 <= _FEW else high
         keys = right_of_transpose(flat_k, head(k, b, h // group, heads[1], low, copied), operand)
         values = right(flat_v, head(v, b, h // group, heads[1], low, copied), operand)
@@ -94,8 +95,12 @@ def forward(  # noqa: PLR0915
             acc[:], peaks[:], totals[:] = 0, -math.inf, 0
             if sink.size and of_head(sink, b, h) > -math.inf:
                 peaks[:], totals[:] = of_head(sink, b, h), 1
-            for j0 in range((first - low) // GRAIN * GRAIN, last - low, width):
-                n, s = min(width, last - low - j0), low + j0
+            s = first // GRAIN * GRAIN
+            while s < last:
+                n = min(width, last - s)
+                if in_order:  # tiles end at multiples of their width, counted from key 0
+                    n = min(n, width - s % width)
+                j0 = s - low
                 wide = padded_columns(n, operand)
                 scores = memory[: m * wide].reshape(m, wide)
                 of_keys = head(k, b, h // group, heads[1], s, s + n)
@@ -119,6 +124,7 @@ def forward(  # noqa: PLR0915
                     peaks[i], totals[i] = new, totals[i] + more
                 drop(scores, n, keep, b, h, t, s, kept_factor)
                 add_values(scores, n, values, j0, flat_v, of_values, acc)
+                s += n
             for i in range(m):
                 empty = totals[i] == 0
                 scale_by(acc[i], one if empty else one / totals[i])
