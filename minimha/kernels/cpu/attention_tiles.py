@@ -169,16 +169,18 @@ def backward(
     """Fill dq (C, …), dk, dv and, unless it is empty, dbias (B, H, T, S), which begins as zeros.
 
     `items` are (c, b, g, from_key, to_key): keys of a head that contribute to entry c of dq, for
-    the queries from t0 to t1. If t0 > 0, the results are added to dk and dv. At most `most` queries
-    and keys are held at a time. Sets nonfinite[0] if any gradient is not finite.
+    the queries from t0 to t1. If t0 > 0, the sums in dk and dv are continued. At most most[0]
+    queries and most[1] keys are held at a time. Several calls, one for each part of the queries,
+    give the bits of a single call if the parts begin at multiples of most[0]. Sets nonfinite[0] if
+    any gradient is not finite.
     """
     first_item, last_item = share(chunk)
     group, one, finite = heads[0] // heads[1], operand.dtype.type(1), True
     flat_k, flat_v = flat(k), flat(v)
     for n_item in range(first_item, last_item):
         c, b, g, from_key, to_key = items[n_item]
-        for s0 in range(from_key, to_key, most):
-            s1 = min(s0 + most, to_key)
+        for s0 in range(from_key, to_key, most[1]):
+            s1 = min(s0 + most[1], to_key)
             of_keys, of_values = head(k, b, g, heads[1], s0, s1), head(v, b, g, heads[1], s0, s1)
             keys_across = right_of_transpose(flat_k, of_keys, operand)
             values_across = right_of_transpose(flat_v, of_values, operand)
@@ -186,17 +188,21 @@ def backward(
             dkeys = matrix(s1 - s0 + GRAIN, padded_columns(k.shape[3], operand), operand)
             dvalues = matrix(s1 - s0 + GRAIN, padded_columns(v.shape[3], operand), operand)
             dkeys[:], dvalues[:] = 0, 0
-            for h in range(g * group, (g + 1) * group):
-                for from_ in range(t0, t1, most):
+            if t0 > 0:
+                gather(dk, of_keys, one, dkeys)
+                gather(dv, of_values, one, dvalues)
+            for from_ in range(t0, t1, most[0]):
+                to = min(from_ + most[0], t1)
+                for h in range(g * group, (g + 1) * group):
                     finite &= tile_backward(
                         q, keys_across, values_across, keys_down, heads[0], of_head(start, b, h),
                         of_head(stop, b, h), inside, bias, keep, scale, softcap, kept_factor,
-                        origin, tile, operand, out, lse, dout, dlse, b, h, from_,
-                        min(from_ + most, t1), s0, s1, s0 > from_key, dq[c], dkeys, dvalues, dbias,
+                        origin, tile, operand, out, lse, dout, dlse, b, h, from_, to, s0, s1,
+                        s0 > from_key, dq[c], dkeys, dvalues, dbias,
                     )  # fmt: skip
             finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
-            scatter(dkeys, dk, of_keys, one, t0 > 0)
-            scatter(dvalues, dv, of_values, one, t0 > 0)
+            scatter(dkeys, dk, of_keys, one, False)
+            scatter(dvalues, dv, of_values, one, False)
     if not finite:
         nonfinite[0] = True
 
@@ -258,7 +264,8 @@ def tile_backward(
                 p[i, used:], drow[used:] = 0, 0
                 if dbias.size:
                     for x in range(n):
-                        dbias[b, h, at + i, s + x] = drow[x]
+                        # 0 for a hidden pair, as outside the tile; not −0
+                        dbias[b, h, at + i, s + x] = 0 if row[x] == 0 else drow[x]
                 if softcap > 0:
                     for x in range(n):
                         drow[x] *= slopes[i, x]
