@@ -18,6 +18,11 @@ from ..shared import four_axes, like_scores, numbers
 
 _MASK_ENTRIES, _MASK_QUERIES = 2**24, 192
 """Entries of a mask's array that are computed at a time, for at least this many queries."""
+QUERIES_IN_ORDER = 768
+"""Queries for which a mask's array is computed at a time within `minimha.batch_invariant`, whatever
+the number of entries. The sums of the backward, too, are divided at multiples of this number, so
+that they have the same order with and without such an array. A multiple of the height of a tile;
+fewer would be slower, since each call of a kernel copies the keys."""
 _THREADS_PAY, _PIECE = 2**22, 2**20
 """Multiplications above which threads are worthwhile, and those in one piece of work."""
 SILENT = np.errstate(all="ignore")
@@ -84,6 +89,8 @@ class KernelArguments(NamedTuple):
             return
         entries = math.prod(self.inside.array(self.shape, queries=slice(0, 1)).shape[:-2]) * s
         step = max(_MASK_QUERIES, _MASK_ENTRIES // entries)
+        if self.in_order:
+            step = QUERIES_IN_ORDER
         for t0 in range(0, t, step):
             t1 = min(t, t0 + step)
             block = self.inside.array(self.shape, queries=slice(t0, t1))

@@ -12,7 +12,14 @@ import numpy as np
 from ...attention import Arguments
 from .. import blas, threads, unavailable
 from ..shared import as_given
-from .layout import SILENT, KernelArguments, compiled, heads_first, positions_first
+from .layout import (
+    QUERIES_IN_ORDER,
+    SILENT,
+    KernelArguments,
+    compiled,
+    heads_first,
+    positions_first,
+)
 
 FORWARD = 1536
 """Keys in a tile of the forward, a multiple of `GRAIN` in `cpu.attention_tiles`."""
@@ -20,7 +27,7 @@ BACKWARD = 384
 """Those of the backward, also a multiple."""
 _IN_CACHE = 2560
 """Number of keys that stay in the cache until the next tile of the forward needs them. The backward
-copies operands for this many queries and keys at a time."""
+copies operands for this many queries and keys at a time; in order, for fewer queries."""
 
 
 def _height(keys: float) -> int:
@@ -56,8 +63,8 @@ def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
         with _single_blas(x):
             compiled("attention_tiles").forward(
                 x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
-                x.bias, x.sink, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, x.operand,
-                items, out, lse, nonfinite,
+                x.bias, x.sink, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, x.in_order,
+                x.operand, items, out, lse, nonfinite,
             )  # fmt: skip
         if nonfinite[0]:
             return None
@@ -80,13 +87,16 @@ def backward(
     wants_bias = wanted[3]
     wants_sink = wanted[4]
 
-    # With a fixed height and undivided heads, sums have the same order in every batch and prefix.
+    # With fixed sizes and undivided heads, sums have the same order in every batch and prefix.
     height = min(48, _height(x.mean_keys))
     parts = _parts(b * g, s // BACKWARD)
+    queries = _IN_CACHE
     if x.in_order:
         height = 48
         parts = 1
+        queries = QUERIES_IN_ORDER
     tile = height, BACKWARD
+    most = queries, _IN_CACHE
     items = _items_of_keys(b, g, s, parts)
 
     # Each part of a head's keys adds to a dquery of its own.
@@ -103,7 +113,7 @@ def backward(
         with _single_blas(x):
             compiled("attention_tiles").backward(
                 x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
-                x.bias, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, _IN_CACHE,
+                x.bias, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, most,
                 x.operand, items, out_laid_out, lse, dout_laid_out, dlse, t0, t1, dquery, dkey,
                 dvalue, dbias, nonfinite,
             )  # fmt: skip

@@ -61,12 +61,12 @@ _FEW = 6
 @kernel
 def forward(  # noqa: PLR0915
     chunk, q, k, v, heads, start, stop, inside, bias, sink, keep, scale, softcap, kept_factor,
-    origin, tile, operand, items, out, lse, nonfinite,
+    origin, tile, in_order, operand, items, out, lse, nonfinite,
 ):  # fmt: skip
     """Fill out and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head; heads is (H, G).
 
     Sets nonfinite[0] if any output is not finite. lse is +∞ for a query that sees no key, so that
-    exp(scores − lse) is 0.
+    exp(scores − lse) is 0. If `in_order`, what the other queries see does not change a bit.
     """
     first_item, last_item = share(chunk)
     height, width = tile[0], min(tile[1], k.shape[1] + GRAIN)
@@ -82,6 +82,7 @@ def forward(  # noqa: PLR0915
         b, h, t0, t1 = items[n_item]
         starts, stops = of_head(start, b, h)[t0:t1], of_head(stop, b, h)[t0:t1]
         low, high = key_range(starts, stops)
+        low = low // GRAIN * GRAIN
         copied = low if operand.ndim == 3 and t1 - t0 <= _FEW else high
         keys = right_of_transpose(flat_k, head(k, b, h // group, heads[1], low, copied), operand)
         values = right(flat_v, head(v, b, h // group, heads[1], low, copied), operand)
@@ -94,8 +95,12 @@ def forward(  # noqa: PLR0915
             acc[:], peaks[:], totals[:] = 0, -math.inf, 0
             if sink.size and of_head(sink, b, h) > -math.inf:
                 peaks[:], totals[:] = of_head(sink, b, h), 1
-            for j0 in range((first - low) // GRAIN * GRAIN, last - low, width):
-                n, s = min(width, last - low - j0), low + j0
+            s = first // GRAIN * GRAIN
+            while s < last:
+                n = min(width, last - s)
+                if in_order:  # tiles end at multiples of their width, counted from key 0
+                    n = min(n, width - s % width)
+                j0 = s - low
                 wide = padded_columns(n, operand)
                 scores = memory[: m * wide].reshape(m, wide)
                 of_keys = head(k, b, h // group, heads[1], s, s + n)
@@ -119,6 +124,7 @@ def forward(  # noqa: PLR0915
                     peaks[i], totals[i] = new, totals[i] + more
                 drop(scores, n, keep, b, h, t, s, kept_factor)
                 add_values(scores, n, values, j0, flat_v, of_values, acc)
+                s += n
             for i in range(m):
                 empty = totals[i] == 0
                 scale_by(acc[i], one if empty else one / totals[i])
@@ -163,16 +169,18 @@ def backward(
     """Fill dq (C, …), dk, dv and, unless it is empty, dbias (B, H, T, S), which begins as zeros.
 
     `items` are (c, b, g, from_key, to_key): keys of a head that contribute to entry c of dq, for
-    the queries from t0 to t1. If t0 > 0, the results are added to dk and dv. At most `most` queries
-    and keys are held at a time. Sets nonfinite[0] if any gradient is not finite.
+    the queries from t0 to t1. If t0 > 0, the sums in dk and dv are continued. At most most[0]
+    queries and most[1] keys are held at a time. Several calls, one for each part of the queries,
+    give the bits of a single call if the parts begin at multiples of most[0]. Sets nonfinite[0] if
+    any gradient is not finite.
     """
     first_item, last_item = share(chunk)
     group, one, finite = heads[0] // heads[1], operand.dtype.type(1), True
     flat_k, flat_v = flat(k), flat(v)
     for n_item in range(first_item, last_item):
         c, b, g, from_key, to_key = items[n_item]
-        for s0 in range(from_key, to_key, most):
-            s1 = min(s0 + most, to_key)
+        for s0 in range(from_key, to_key, most[1]):
+            s1 = min(s0 + most[1], to_key)
             of_keys, of_values = head(k, b, g, heads[1], s0, s1), head(v, b, g, heads[1], s0, s1)
             keys_across = right_of_transpose(flat_k, of_keys, operand)
             values_across = right_of_transpose(flat_v, of_values, operand)
@@ -180,17 +188,21 @@ def backward(
             dkeys = matrix(s1 - s0 + GRAIN, padded_columns(k.shape[3], operand), operand)
             dvalues = matrix(s1 - s0 + GRAIN, padded_columns(v.shape[3], operand), operand)
             dkeys[:], dvalues[:] = 0, 0
-            for h in range(g * group, (g + 1) * group):
-                for from_ in range(t0, t1, most):
+            if t0 > 0:
+                gather(dk, of_keys, one, dkeys)
+                gather(dv, of_values, one, dvalues)
+            for from_ in range(t0, t1, most[0]):
+                to = min(from_ + most[0], t1)
+                for h in range(g * group, (g + 1) * group):
                     finite &= tile_backward(
                         q, keys_across, values_across, keys_down, heads[0], of_head(start, b, h),
                         of_head(stop, b, h), inside, bias, keep, scale, softcap, kept_factor,
-                        origin, tile, operand, out, lse, dout, dlse, b, h, from_,
-                        min(from_ + most, t1), s0, s1, s0 > from_key, dq[c], dkeys, dvalues, dbias,
+                        origin, tile, operand, out, lse, dout, dlse, b, h, from_, to, s0, s1,
+                        s0 > from_key, dq[c], dkeys, dvalues, dbias,
                     )  # fmt: skip
             finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
-            scatter(dkeys, dk, of_keys, one, t0 > 0)
-            scatter(dvalues, dv, of_values, one, t0 > 0)
+            scatter(dkeys, dk, of_keys, one, False)
+            scatter(dvalues, dv, of_values, one, False)
     if not finite:
         nonfinite[0] = True
 
@@ -252,7 +264,8 @@ def tile_backward(
                 p[i, used:], drow[used:] = 0, 0
                 if dbias.size:
                     for x in range(n):
-                        dbias[b, h, at + i, s + x] = drow[x]
+                        # 0 for a hidden pair, as outside the tile; not −0
+                        dbias[b, h, at + i, s + x] = 0 if row[x] == 0 else drow[x]
                 if softcap > 0:
                     for x in range(n):
                         drow[x] *= slopes[i, x]

@@ -11,6 +11,7 @@ import pytest
 import minimha as mh
 from minimha.functional import cross_entropy, gelu, silu
 from minimha.kernels import invariance, threads
+from minimha.kernels.attention import layout, tiled
 from minimha.transformers import generate
 
 pytest.importorskip("numba")
@@ -25,6 +26,10 @@ SETTINGS = {
     "qwen": {  # grouped heads with biases of Q, K and V alone, norms of heads, a tied table
         "norm": "rms", "activation": "swiglu", "bias": False, "attention_bias": "qkv", "tie": True,
         "rope": mh.positions.Rope(base=1e6), "num_kv_heads": 1, "qk_norm": True,
+    },
+    "mistral": {
+        "norm": "rms", "activation": "swiglu", "bias": False, "rope": mh.positions.Rope(),
+        "num_kv_heads": 1, "window": 87,
     },
     "bert-like": {"activation": "relu", "norm_of": "both", "dropout": 0.1},
 }  # fmt: skip
@@ -75,6 +80,18 @@ def assert_same_bits(one: dict, other: dict) -> None:
     assert differ == []
 
 
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Attention of a short sequence in many tiles and pieces of work."""
+    for name, size in {"FORWARD": 96, "BACKWARD": 64, "_IN_CACHE": 160}.items():
+        monkeypatch.setattr(tiled, name, size)
+    for module in tiled, layout:
+        monkeypatch.setattr(module, "QUERIES_IN_ORDER", 96)
+    for name, size in {"_MASK_ENTRIES": 2**16, "_THREADS_PAY": 1, "_PIECE": 1}.items():
+        monkeypatch.setattr(layout, name, size)
+
+
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("seed", DRAWS)
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_a_sequence_has_the_same_bits_alone_in_a_batch_and_cut_off(kind, seed):
@@ -88,15 +105,18 @@ def test_a_sequence_has_the_same_bits_alone_in_a_batch_and_cut_off(kind, seed):
     assert_same_bits(of_prefix, gradients)
 
 
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("seed", DRAWS)
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_a_cache_does_not_change_a_bit(kind, seed):
     model, tokens, *_ = drawn(kind, seed)
-    rng, length = np.random.default_rng(seed), tokens.shape[1]
+    rng = np.random.default_rng(seed)
+    length = tokens.shape[1]
     cuts = range(1, length) if seed % 4 == 1 else rng.integers(1, length, size=seed % 7)
     edges = sorted({0, *map(int, cuts), length})
     with mh.batch_invariant(), mh.no_grad():
-        whole, caches = model(tokens).data, model.new_caches()
+        whole = model(tokens).data
+        caches = model.new_caches(reserve=CONTEXT)  # which evicts nothing
         pieces = [model(tokens[:, a:b], caches=caches).data for a, b in pairwise(edges)]
     np.testing.assert_array_equal(np.concatenate(pieces, axis=1), whole)
 
@@ -119,16 +139,17 @@ def test_the_number_of_threads_does_not_change_a_bit(kind):
     assert_same_bits(found[0][1], found[1][1])
 
 
+@pytest.mark.parametrize("left", [None, 1520])
 @pytest.mark.parametrize("seed", [
     pytest.param(seed, marks=pytest.mark.thorough if seed >= 2 else ()) for seed in range(20)
 ])  # fmt: skip
-def test_long_attention_has_the_same_bits_alone_cut_off_and_for_the_last_query(seed):
+def test_long_attention_has_the_same_bits_alone_cut_off_and_for_the_last_query(seed, left):
     """With more keys than fit into a tile: 1,536 in the forward pass, 384 in the backward pass.
     Outside the block, the height of tiles depends on the number of keys."""
     rng = np.random.default_rng(seed)
     groups, per_group, width = (int(rng.integers(1, n)) for n in (4, 3, 40))
-    length = int(rng.integers(1540, 1800))
-    end = int(rng.integers(1200, length) if seed % 2 else rng.integers(100, 500))
+    length = int(rng.integers(1600, 1800))
+    end = int(rng.integers(1560, length) if seed % 2 else rng.integers(100, 500))
     heads = groups * per_group
     q, k, v, cotangent = (
         rng.standard_normal((2, n, length, width)).astype("float32")
@@ -138,8 +159,9 @@ def test_long_attention_has_the_same_bits_alone_cut_off_and_for_the_last_query(s
 
     def attended(q, k, v, cotangent=None, offset=0):
         inputs = [mh.Tensor(x, requires_grad=cotangent is not None) for x in (q, k, v)]
+        mask = mh.masks.sliding_window(left, 0, offset=offset)
         with mh.batch_invariant():
-            out = mh.scaled_dot_product_attention(*inputs, mask=mh.masks.causal(offset=offset))
+            out = mh.scaled_dot_product_attention(*inputs, mask=mask)
         if cotangent is not None:
             out.backward(cotangent)
         return [out.data, *(x.grad for x in inputs)]
@@ -152,6 +174,143 @@ def test_long_attention_has_the_same_bits_alone_cut_off_and_for_the_last_query(s
         np.testing.assert_array_equal(first[0], together[1, :, :end])
     last, *_ = attended(q[1:, :, end - 1 : end], k[1:, :, :end], v[1:, :, :end], offset=end - 1)
     np.testing.assert_array_equal(last[0, :, 0], whole[0][1, :, end - 1])
+
+
+SURE = 100
+"""Fewer positions than in any part of a sequence that the next test compares with the whole."""
+
+
+class Attention(NamedTuple):
+    """Inputs of attention and what masks are made of, all with axes (B, …), and a cotangent that is
+    0 except at the first `end` positions of one sequence."""
+
+    inputs: dict[str, np.ndarray]
+    cotangent: np.ndarray
+    softcap: float | None
+    left: int  # how far a window reaches back
+    documents: np.ndarray  # (B, T), one after another
+    mixed: np.ndarray  # (B, T), in any order
+    valid: np.ndarray  # (B, T)
+    seen: np.ndarray  # (B, H, T, T)
+    sequence: slice
+    end: int
+
+    @classmethod
+    def drawn(cls, seed: int) -> Attention:
+        rng = np.random.default_rng(seed)
+        batch = 3
+        groups, per_group, width, width_v = (int(rng.integers(1, n)) for n in (3, 3, 20, 20))
+        heads = groups * per_group
+        length = int(rng.integers(200, 450))
+        k = int(rng.integers(batch))
+        end = int(rng.integers(SURE, length))
+
+        def normal(*shape: int) -> np.ndarray:
+            return rng.standard_normal((batch, *shape)).astype("float32")
+
+        inputs = {
+            "query": normal(heads, length, width),
+            "key": normal(groups, length, width),
+            "value": normal(groups, length, width_v),
+        }
+        if seed % 3 == 1:
+            inputs["bias"] = normal(heads, length, length)
+        if seed % 4 == 2:
+            inputs["keep"] = rng.random((batch, heads, length, length)) < 0.8
+        cotangent = normal(heads, length, width_v)
+        cotangent[np.arange(batch) != k] = 0
+        cotangent[:, :, end:] = 0
+        ids = rng.integers(4, size=(batch, length))
+        return cls(
+            inputs,
+            cotangent,
+            softcap=3.0 if seed % 5 == 3 else None,
+            left=int(rng.integers(length)),
+            documents=np.sort(ids),
+            mixed=ids,
+            valid=rng.random((batch, length)) < 0.8,
+            seen=np.tril(rng.random((batch, heads, length, length)) < 0.5),
+            sequence=slice(k, k + 1),
+            end=end,
+        )
+
+    def results(
+        self, kind: str, some: slice, queries: slice, keys: slice, **settings: str
+    ) -> dict[str, np.ndarray]:
+        """The output and the gradients, for some sequences with some of their queries and keys."""
+        axes = {"query": (queries,), "key": (keys,), "value": (keys,)}
+        given = {
+            name: x[some, :, *axes.get(name, (queries, keys))].copy()
+            for name, x in self.inputs.items()
+        }
+        keep = given.pop("keep", None)
+        tensors = {name: mh.Tensor(x, requires_grad=True) for name, x in given.items()}
+        mask = KINDS[kind](self, some, queries, keys)
+        out = mh.scaled_dot_product_attention(
+            **tensors, keep=keep, dropout=0.0 if keep is None else 0.2, softcap=self.softcap,
+            mask=mask if mask is None else mask.at(queries.start), **settings,
+        )  # fmt: skip
+        out.backward(self.cotangent[some, :, queries].copy())
+        return {"out": out.data} | {name: x.grad for name, x in tensors.items()}
+
+
+def window(x: Attention) -> mh.masks.Mask:
+    return mh.masks.sliding_window(x.left, 0)
+
+
+causal = mh.masks.causal()
+KINDS = {
+    "causal": lambda x, b, t, s: causal,
+    "window": lambda x, b, t, s: window(x),
+    "window and the first keys": lambda x, b, t, s: causal & (window(x) | mh.masks.prefix(3)),
+    "window and padding": lambda x, b, t, s: window(x) & mh.masks.keys(x.valid[b, s]),
+    "prefix": lambda x, b, t, s: causal | mh.masks.prefix(SURE),
+    "documents": lambda x, b, t, s: causal & mh.masks.documents(x.documents[b, s]),
+    "mixed documents": lambda x, b, t, s: causal & mh.masks.documents(x.mixed[b, s]),
+    "pairs": lambda x, b, t, s: mh.masks.dense(x.seen[b, :, t, s]),
+    "all keys": lambda x, b, t, s: None,
+    "all valid keys": lambda x, b, t, s: mh.masks.keys(x.valid[b, s]),
+}
+"""Masks for the sequences b, queries t and keys s."""
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("seed", DRAWS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_in_many_tiles_has_the_same_bits_alone_cut_off_and_in_pieces(kind, seed):
+    """The result of a query depends on the keys that it sees, not on those that others see."""
+    x = Attention.drawn(seed)
+    length, end = x.cotangent.shape[2], x.end
+    everything = slice(None)
+    queries = slice(0, length)
+    keys = slice(0, length)
+    with threads.limit(1):
+        expected = x.results(kind, everything, queries, keys, implementation="microkernel")
+        with mh.batch_invariant():
+            whole = x.results(kind, everything, queries, keys)
+    for name, value in whole.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-4)
+
+    def assert_same(results: dict, first: int, stop: int, keys: slice) -> None:
+        """Compare results of queries from `first` to `stop`."""
+        of_queries = slice(first, stop)
+        cut = {"key": (keys,), "value": (keys,), "bias": (of_queries, keys)}
+        part = {name: whole[name][x.sequence, :, *cut.get(name, (of_queries,))] for name in results}
+        assert_same_bits(results, part)
+
+    with threads.limit(2), mh.batch_invariant():
+        assert_same_bits(x.results(kind, everything, queries, keys), whole)
+        assert_same(x.results(kind, x.sequence, queries, keys), 0, length, keys)
+        assert_same(x.results(kind, x.sequence, slice(0, end), keys), 0, end, keys)
+        if kind.startswith("all"):
+            return
+        assert_same(
+            x.results(kind, x.sequence, slice(0, end), slice(0, end)), 0, end, slice(0, end)
+        )
+        cuts = np.random.default_rng(seed).integers(SURE, length, 4)
+        for first, stop in pairwise(sorted({0, *map(int, cuts), length - 1, length})):
+            piece = x.results(kind, x.sequence, slice(first, stop), slice(0, stop))
+            assert_same({"out": piece["out"]}, first, stop, keys)
 
 
 def test_texts_are_the_same_alone_in_a_batch_and_without_a_cache():
