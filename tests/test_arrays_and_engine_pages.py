@@ -174,3 +174,17 @@ def test_the_bits_of_16_bit_floats():
             total = (total + one).astype(dtype)
         assert float(total) == last
     assert np.float16(2**-25) == 0 < np.float16(2.99e-8)  # and so a little below 3e-8
+
+
+def test_a_scaled_loss_in_float16_needs_a_smaller_learning_rate_and_not_a_divided_gradient():
+    def moved(optimiser, divide=1, **settings):
+        w = mh.Tensor(np.ones(3, "float16"), requires_grad=True)
+        step = optimiser([w], **settings)
+        (1024.0 * (w * 2.0**-26).sum()).backward()
+        w.grad = w.grad / divide
+        step.step()
+        return 1 - w.data[0]
+
+    assert moved(mh.nn.SGD, divide=1024, lr=1e5) == 0
+    assert moved(mh.nn.SGD, lr=1e5 / 1024) > 0.001
+    assert moved(mh.nn.Adam, lr=0.1) > 0.09

@@ -130,6 +130,15 @@ def test_the_padding_mask_has_one_row_for_all_heads_and_queries():
     assert mh.masks.padding([3, 1]).array((2, 3, 4, 5)).shape == (2, 1, 1, 5)
 
 
+def test_scores_that_are_scaled_before_the_product_fit_into_float16_and_are_too_coarse():
+    query, key = np.full((1, 128), 30, "float16"), np.full((2, 128), 30, "float16")
+    key[1, 0] = 29.5
+    early = (query / np.sqrt(np.float16(128))) @ key.mT
+    assert early[0, 0] == early[0, 1] < 11_000
+    _, weights = mh.scaled_dot_product_attention(query, key, key, return_weights=True)
+    assert weights[0, 0] > 0.75
+
+
 def test_the_package_computes_float16_scores_that_would_overflow():
     query, key = np.full((1, 128), 30, "float16"), np.full((2, 128), 30, "float16")
     with np.errstate(over="ignore"):

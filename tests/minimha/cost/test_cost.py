@@ -260,6 +260,14 @@ def test_the_bytes_of_a_few_long_sequences_are_rough_in_the_bilinear_form_alone(
     assert 0.11 < error < 0.16 if form == "bilinear" else abs(error) < 0.01
 
 
+def test_the_predicted_bytes_of_the_bilinear_form_are_twice_those_moved_for_one_query(rng, count):
+    letters = {"B": 4, "T": 1, "S": 200, "M": 256, "H": 16}
+    f, _, _ = prepared("multi_head", letters, ("bilinear", "reference"), rng)
+    _, moved = count(f)
+    said = mh.cost.multi_head("bilinear", backward=False, **letters).bytes
+    assert said == pytest.approx(2 * moved, rel=0.2)
+
+
 @everything(SETTINGS)
 def test_predicted_saved_bytes_are_those_the_pullbacks_keep(kind, how, letters, rng, count):
     f, inputs, parameters = prepared(kind, letters, how, rng)
