@@ -167,7 +167,9 @@ def config_of(layout: Layout, settings: dict[str, Any]) -> tuple[dict[str, Any],
         if name == "activation":
             value = activations.get(value, value)
         elif name == "scale":
-            value = round(value**-2)  # transformers reads integers alone; another scale differs below
+            value = round(
+                value**-2
+            )  # transformers reads integers alone
         config[key] = value
     blocks = settings["layers"]
     if layout.rope is not None:
