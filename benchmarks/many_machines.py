@@ -40,7 +40,7 @@ follow from these numbers and from the following assumptions:
 | step | {tokens} tokens: B sequences of T tokens each, with causal attention |
 | rank | computes {tera:.0f} Tflop/s and sends {giga:.0f} GB/s |
 | message | takes {micro:.0f} µs, in addition to the time for its bytes |
-| time of a step | all flops of a rank, then all its messages, one after another: nothing overlaps |
+| time of a step | all flops of a rank (attention in tiles: two matrix products forward and five backward), then all its messages, one after another: nothing overlaps |
 
 `python benchmarks/many_machines.py --save docs/many-machines-costs.md` writes this page.
 
@@ -61,9 +61,9 @@ A dash means that there are more ranks than parts: *data* needs a sequence for e
 - **ulysses** comes next, up to {G} ranks. What a rank sends decreases with the number of ranks, and
   from {few} ranks on it is less than in the ring.
 - **ring** can use as many ranks as positions. But keys and values visit all ranks, so the time
-  for sending does not decrease: on {ranks:,} ranks it is {sending:.0f} s. The backward pass computes the attention
-  of each visit again, which adds a third to the flops of attention. Of the numbers of ranks in the table, the
-  ring is faster than *data* on {sequences} ranks from {cross} on.
+  for sending does not decrease: on {ranks:,} ranks it is {sending:.0f} s. The backward pass repeats the
+  forward pass of each visit: nine matrix products in place of seven. Of the numbers of ranks in the table, the ring
+  is faster than *data* on {sequences} ranks from {cross} on.
 - **heads** divides only the attention layers. Every rank computes the MLP for all tokens, and all
   ranks add up the outputs of their heads in every layer.
 
@@ -111,14 +111,17 @@ def seconds(way: str, ranks: int, t: int) -> tuple[float, float]:
     b = TOKENS // t
     held = -(-b // ranks) if way == "data" else b  # sequences of a rank
     layers = {"dense": sum(QKVO + MLP) * L + V * M, "attention": L * H * D * t}
-    flops = {name: 6.0 * held * t * n for name, n in layers.items()}  # attention: half of all pairs
+    # Two flops forward and four backward for each weight; in attention, where half of all pairs are
+    # visible, two products forward and five backward.
+    each = {"dense": 6.0, "attention": 7.0}
+    flops = {name: each[name] * held * t * n for name, n in layers.items()}
     if way == "heads":
         flops["dense"] -= 6.0 * held * t * sum(QKVO) * L * (1 - 1 / ranks)
         flops["attention"] /= ranks
     elif way != "data":
         flops = {name: n / ranks for name, n in flops.items()}
     if way == "ring":
-        flops["attention"] *= 4 / 3  # each visit is computed again
+        flops["attention"] *= 9 / 7  # the forward pass of each visit is computed again
     sending = max(x.seconds(LATENCY, BANDWIDTH) for x in sent(way, ranks, t))
     return sum(flops.values()) / FLOPS + sending, sending
 
@@ -170,7 +173,9 @@ def drawn(by_ranks: Times, by_length: Times) -> Figure:
 def entry(times: tuple[float, float] | None) -> str:
     if times is None:
         return "–"
-    return "{:,.4g} ({:.3g})".format(*times)
+    total, sending = times
+    digits = ",.0f" if total >= 1e4 else ",.4g"
+    return f"{total:{digits}} ({sending:.3g})"
 
 
 def main() -> None:
