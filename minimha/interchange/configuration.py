@@ -167,9 +167,7 @@ def config_of(layout: Layout, settings: dict[str, Any]) -> tuple[dict[str, Any],
         if name == "activation":
             value = activations.get(value, value)
         elif name == "scale":
-            value = round(
-                value**-2
-            )  # transformers reads integers alone
+            value = round(value**-2)  # transformers reads integers alone
         config[key] = value
     blocks = settings["layers"]
     if layout.rope is not None:
