@@ -34,7 +34,8 @@ TITLE = f"""# When speculative decoding pays
 draft of width {DRAFT[0]} with {DRAFT[1]} layer. At a lower temperature, these untrained
 models agree with their draft on fewer tokens. k is the number of tokens that the draft proposes in
 each round. c is the time of a call of the draft divided by that of a call of the
-model, and s the time in which the model scores k + 1 tokens divided by that for one; all times include drawing the next token. The prediction is
+model, and s the time in which the model scores k + 1 tokens divided by that for one; all times
+include drawing the next token. The prediction is
 `mh.cost.speculation(accepted, k, c, scoring=s)`, and should be right to within {WITHIN:.0%}.
 c, s and the speed-up are medians over the turns; the brackets show the quartiles.
 
