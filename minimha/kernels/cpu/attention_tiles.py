@@ -82,7 +82,8 @@ def forward(  # noqa: PLR0915
         b, h, t0, t1 = items[n_item]
         starts, stops = of_head(start, b, h)[t0:t1], of_head(stop, b, h)[t0:t1]
         low, high = key_range(starts, stops)
-        low = low // GRAIN * GRAIN
+        if in_order:  # places in a vector are counted from key 0, not from the first visible one
+            low = low // GRAIN * GRAIN
         copied = low if operand.ndim == 3 and t1 - t0 <= _FEW else high
         keys = right_of_transpose(flat_k, head(k, b, h // group, heads[1], low, copied), operand)
         values = right(flat_v, head(v, b, h // group, heads[1], low, copied), operand)
@@ -95,7 +96,7 @@ def forward(  # noqa: PLR0915
             acc[:], peaks[:], totals[:] = 0, -math.inf, 0
             if sink.size and of_head(sink, b, h) > -math.inf:
                 peaks[:], totals[:] = of_head(sink, b, h), 1
-            s = first // GRAIN * GRAIN
+            s = low + (first - low) // GRAIN * GRAIN
             while s < last:
                 n = min(width, last - s)
                 if in_order:  # tiles end at multiples of their width, counted from key 0
