@@ -68,17 +68,20 @@ def watch(
         for loss in run:
             losses.training[run.step] = loss
             screen.progress(loss)
-            newest, report = loss, run.step % every == 0 or run.step == run.steps
-            if report:
-                newest = losses.validation[run.step] = evaluate(run.model, validation)
-            if not math.isfinite(newest):
-                raise FloatingPointError(
-                    f"training diverged: the loss is {newest} after step {run.step}. A learning "
-                    f"rate lower than {run.settings['lr']:g} usually helps"
-                )
-            if report:
+            _require_finite(loss, run)
+            if run.step % every == 0 or run.step == run.steps:
+                losses.validation[run.step] = evaluate(run.model, validation)
+                _require_finite(losses.validation[run.step], run)
                 screen.report()
             yield loss
+
+
+def _require_finite(loss: float, run: Any) -> None:
+    if not math.isfinite(loss):
+        raise FloatingPointError(
+            f"training diverged: the loss is {loss} after step {run.step}. A learning rate lower than "
+            f"{run.settings['lr']:g} usually helps"
+        )
 
 
 def _in_notebook() -> bool:

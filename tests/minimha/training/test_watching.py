@@ -43,6 +43,20 @@ def test_watching_changes_no_loss(parts):
     assert list(training.watch(run, validation, tokenizer, every=2)) == plain
 
 
+def test_an_infinite_training_loss_stops_a_step_with_a_report_too(parts):
+    run, validation, tokenizer = parts
+
+    class Diverging:
+        model, steps, settings, step = run.model, 2, run.settings, 0
+
+        def __iter__(self):
+            for self.step in (1, 2):
+                yield np.inf if self.step == 2 else 1.0
+
+    with pytest.raises(FloatingPointError, match="inf after step 2"):
+        list(training.watch(Diverging(), validation, tokenizer, every=2))
+
+
 @pytest.mark.thorough  # imports IPython and matplotlib
 def test_a_notebook_shows_a_bar_and_a_report_that_update_in_place(parts, monkeypatch):
     shown = []
