@@ -79,8 +79,8 @@ def watch(
 def _require_finite(loss: float, run: Any) -> None:
     if not math.isfinite(loss):
         raise FloatingPointError(
-            f"training diverged: the loss is {loss} after step {run.step}. A learning rate lower than "
-            f"{run.settings['lr']:g} usually helps"
+            f"training diverged: the loss is {loss} after step {run.step}. A learning "
+            f"rate lower than {run.settings['lr']:g} usually helps"
         )
 
 
