@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import common
@@ -23,7 +23,7 @@ import numpy as np
 import minimha as mh
 from minimha import functional, parallel
 from minimha.functional import cross_entropy
-from minimha.kernels import threads
+from minimha.kernels import blas, threads
 
 BATCH, LENGTH, WIDTH, HEADS, WORDS, BOUND = 6, 83, 96, 4, 211, 1.15
 ATTENTION = "loop", "reference", "fused", "tiled", "microkernel"
@@ -41,15 +41,15 @@ TITLE = f"""# When results have the same bits
 bits, because they add up terms in different orders, or compute functions such as exp by different
 code. Each cell of the first table compares two ways on random inputs in float32, up to {BATCH}
 sequences of up to {LENGTH} positions. "yes" means that all bits were equal in all runs. A "yes"
-outside `batch_invariant` holds for this CPU and this BLAS; on others, the answer may be "no".
-Within the block, the tests check it wherever they run.
+outside `batch_invariant` holds for this CPU, this BLAS and sequences as short as these; on others,
+and for longer ones, the answer may be "no". Within the block, the tests check it wherever they run.
 
 - **In a batch**: a sequence alone, and the same sequence in a batch.
 - **A prefix**: the first positions alone, and the same positions of the whole sequence.
 - **The last row**: the last position alone, and the same position of the whole sequence. Attention
   still gets all keys; a multi-head attention or a GPT gets a cache with the earlier positions.
 - **Gradients**: those of inputs and parameters, for a loss of this sequence or prefix only.
-- **1 or 2 threads**: values and gradients of the batch, on one thread and on two.
+- **1 or 2 threads**: values and gradients of the batch, on one thread and on two, of BLAS as well.
 
 """
 
@@ -100,7 +100,7 @@ def compared(subject: Subject, runs: int) -> list[str]:
         first = [x[one][upto] for x in inputs]
         own, dx, dw = subject.run([x[one] for x in inputs], dy[one])
         prefix, dx_of_it, dw_of_it = subject.run(first, dy[one][upto])
-        with threads.limit(1):
+        with one_thread():
             single, dx_single, dw_single = subject.run(inputs, dy)
         found.append([
             equal([own[0]], [y[k]]),
@@ -255,6 +255,13 @@ def with_values(state: list[np.ndarray]) -> mh.GPT:
     return made
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Within the block, the kernels and BLAS use one thread."""
+    with threads.limit(1), blas.single_threaded():
+        yield
+
+
 def second_table() -> str:
     rows = []
     for name, block in (
@@ -263,7 +270,7 @@ def second_table() -> str:
     ):
         with block:
             usual = trained()
-            with threads.limit(1):
+            with one_thread():
                 single = trained()
             cells = trained(), single, trained(resumed=True), trained(ranks=2)
             rows.append(
@@ -324,7 +331,7 @@ def costs(call: Callable[[], None], turns: int) -> list[str]:
     return [*cells, spread(ratio), verdict(statistics.median(ratio), BOUND)]
 
 
-def blas() -> str:
+def libraries() -> str:
     """The BLAS of NumPy, with the kernels that it chose for this CPU."""
     threadpoolctl = common.optional("threadpoolctl")
     found = threadpoolctl.threadpool_info() if threadpoolctl else []
@@ -352,7 +359,7 @@ quartiles in brackets.
 
 {price(options.quick)}
 
-{common.versions()} {common.machine()} {blas()}
+{common.versions()} {common.machine()} {libraries()}
 """
     common.show(page, options.save)
 
