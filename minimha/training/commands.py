@@ -243,7 +243,7 @@ class Run:
             for _ in run:
                 pass
             return 0
-        if run.step == run.steps and (self.folder / _ATTENTION).exists():
+        if run.step == run.steps and self.is_complete:
             print(f"The run in {self.folder} is finished: it has made all its {run.steps} steps.")
             print("To train longer, start a new run with more --steps and another --out.")
             return 0
@@ -259,12 +259,12 @@ class Run:
             watched.close()
             self.save()
             finished = run.step == run.steps
-            if finished:  # the previous checkpoint depends on where the run was interrupted
-                (self.folder / _PREVIOUS).unlink(missing_ok=True)
             weights, labels = watching.attention(run.model, validation, tokenizer)
             title = f"Attention weights of each head after {run.step} steps"
             figure = pictures.attention_heads(weights, labels, title=title)
             pictures.save(figure, self.folder / _ATTENTION)
+            if finished:  # the previous checkpoint depends on where the run was interrupted
+                (self.folder / _PREVIOUS).unlink(missing_ok=True)
         if not finished:
             print(f"Stopped after {run.step} of {run.steps} steps. To continue:")
             print(_resume(self.folder))
@@ -273,6 +273,13 @@ class Run:
         print(f"The model is in {self.folder}. To let it write more:")
         print(f"minimha generate {shlex.quote(str(self.folder))}")
         return 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing remains to be written after the last step. A run that was interrupted has
+        a picture, too, but then also the previous checkpoint."""
+        picture, previous = self.folder / _ATTENTION, self.folder / _PREVIOUS
+        return picture.exists() and not previous.exists()
 
     def begin(self) -> None:
         """Write what identifies the run, and remove what a killed run had not finished writing."""

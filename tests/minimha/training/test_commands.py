@@ -284,6 +284,24 @@ def test_a_run_is_interrupted_and_resumed_bit_for_bit(folder, monkeypatch, capsy
         assert content(folder / f"parts{step}") == whole
 
 
+def test_a_run_that_was_killed_after_its_last_step_writes_the_rest(folder, monkeypatch, capsys):
+    """It had been interrupted before, so there is a picture, of an earlier step."""
+    assert trained("whole") == 0
+    with monkeypatch.context() as patch:
+        interrupt_at(3, patch)
+        assert trained("run") == 130
+
+    def killed(*_):
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watching, "attention", killed)
+        with pytest.raises(SystemExit):
+            main(["train", "--out", "run", "--resume"])
+    assert main(["train", "--out", "run", "--resume"]) == 0
+    assert content(folder / "run") == content(folder / "whole")
+
+
 def test_a_finished_run_says_so_and_does_nothing(folder, capsys):
     assert trained("run") == 0
     before = content(folder / "run")
