@@ -55,8 +55,8 @@ A product of float32 arrays is computed as three products in TF32.
 
 How the sizes were chosen, in `tiled.TILES`:
 
-- **Measured**: float16 on compute capability 9.0, for widths up to 128, and the forward in float32
-  for widths up to 64. There [a prototype of these kernels](gpu.md#a-prototype-without-branches) was
+- **Measured**: the large tiles of float16 on compute capability 9.0, for the widths 64 and 128, and
+  of the forward in float32 for 64; other widths use the next size. There [a prototype of these kernels](gpu.md#a-prototype-without-branches) was
   fastest on an H200 with these sizes, except that `backward_key` with D = 128 was 8 % faster with
   64 × 64 and another hint than the kernels have. bfloat16 has the sizes of float16.
 - **Chosen by this table**: all others. On 9.0 they spill at most 8 bytes here. On 8.0 they spill no

@@ -5,7 +5,7 @@
 
 "loop"         one head at a time in a Python loop, `attention_loop`
 "reference"    batched matmuls over all heads, `attention`
-"fused"        the same with scale, bias, mask and softmax in one compiled pass over the scores
+"fused"        the same with scale, bias, mask and softmax in one compiled function
 "tiled"        in compiled tiles; no array has T × S entries. On a CPU, BLAS does the products
 "microkernel"  in compiled tiles, with products in the registers of the CPU
 "simulated"    the kernels of "tiled" for GPUs, run by NumPy: slow, to study and test them

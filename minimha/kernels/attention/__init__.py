@@ -216,7 +216,7 @@ def _sum(a: Array | None, b: Array | None, x: Any) -> Array | None:
 
 _register(
     "fused",
-    "`attention` with scale, bias, mask and softmax in one pass over the scores.",
+    "`attention` with scale, bias, mask and softmax in one compiled function.",
     numpy=_on_cpu(fused),
     cupy=_on_gpu(gpu_fused),
 )
