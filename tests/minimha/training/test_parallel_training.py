@@ -240,3 +240,16 @@ def test_the_state_can_be_read_where_it_was_collected():
         return int(training.state()["step"])
 
     assert run(work, 2) == [2, 2]
+
+
+def test_adamw_turns_the_rounding_error_of_a_gradient_near_0_into_a_visible_step():
+    def stepped(terms):
+        w = mh.Tensor(np.ones(1, "float32"), requires_grad=True)
+        optimiser = mh.nn.AdamW([w], lr=1e-3, weight_decay=0.0)
+        w.grad = sum(np.float32([x]) for x in terms)
+        optimiser.step()
+        return w.data[0]
+
+    some_order, another_order = (0.1, 0.2, -0.3), (-0.3, 0.2, 0.1)
+    assert abs(stepped(some_order) - stepped(another_order)) > 1e-4
+    assert abs(stepped((0.1, 0.2)) - stepped((0.2, 0.1))) < 1e-7
