@@ -113,7 +113,7 @@ def masks(row, library):
     row("a (B, S) mask, if B = T, is read as", ask, library, axes, *qkv(t=B), mask=lengths)
     row("a (B, T, S) mask, if B = H, is read as", ask, library, heads, *qkv(h=B), mask=three_axes)
     row("a (B, 1, 1, S) mask", ask, library, {"broadcasts": padding}, *x, visible=padding)
-    row("`key_padding_mask`: True =", polarity, padding, key_padding_mask=lengths)
+    row("`key_padding_mask`, in keras `key_mask`: True =", polarity, padding, key_padding_mask=lengths)
     key_2, causal = np.tile(np.arange(S) != 2, (S, 1)), np.tri(S, dtype=bool)
     both = {"both hold": key_2 & causal, "causal is lost": key_2, "the mask is lost": causal}
 
@@ -435,7 +435,7 @@ def layers(row, library):
     row("x of three axes, default options: positions are", axis_of_positions)
     row("layer(a, b, c) means", order_of_arguments)
     row("a call returns", result)
-    row("width 10, 3 heads", indivisible_width)
+    row("width 10, 3 heads (keras also needs their width: 3)", indivisible_width)
     row("initial W^Q: standard deviation times √M", spread)
     row("gradient of a bias on all keys (should be 0) †", gradient_of_key_bias)
 

@@ -226,6 +226,7 @@ class Keras(Torch):
         "mask": "attention_mask",
         "causal": "use_causal_mask",
         "weights": "return_attention_scores",
+        "key_padding_mask": "key_mask",
     }
 
     def __init__(self):
