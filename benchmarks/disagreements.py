@@ -113,7 +113,12 @@ def masks(row, library):
     row("a (B, S) mask, if B = T, is read as", ask, library, axes, *qkv(t=B), mask=lengths)
     row("a (B, T, S) mask, if B = H, is read as", ask, library, heads, *qkv(h=B), mask=three_axes)
     row("a (B, 1, 1, S) mask", ask, library, {"broadcasts": padding}, *x, visible=padding)
-    row("`key_padding_mask`, in keras `key_mask`: True =", polarity, padding, key_padding_mask=lengths)
+    row(
+        "`key_padding_mask`, in keras `key_mask`: True =",
+        polarity,
+        padding,
+        key_padding_mask=lengths,
+    )
     key_2, causal = np.tile(np.arange(S) != 2, (S, 1)), np.tri(S, dtype=bool)
     both = {"both hold": key_2 & causal, "causal is lost": key_2, "the mask is lost": causal}
 
