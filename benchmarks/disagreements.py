@@ -441,7 +441,7 @@ def layers(row, library):
     row("layer(a, b, c) means", order_of_arguments)
     row("a call returns", result)
     row("width 10, 3 heads (keras also needs their width: 3)", indivisible_width)
-    row("initial W^Q: standard deviation times √M", spread)
+    row("initial W^Q, if H·D = M: standard deviation times √M", spread)
     row("gradient of a bias on all keys (should be 0) †", gradient_of_key_bias)
 
 
