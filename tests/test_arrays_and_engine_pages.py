@@ -188,3 +188,10 @@ def test_a_scaled_loss_in_float16_needs_a_smaller_learning_rate_and_not_a_divide
     assert moved(mh.nn.SGD, divide=1024, lr=1e5) == 0
     assert moved(mh.nn.SGD, lr=1e5 / 1024) > 0.001
     assert moved(mh.nn.Adam, lr=0.1) > 0.09
+
+
+def test_half_precision_beside_integers_counts_as_float32():
+    x = mh.Tensor(np.ones(3, "float16"))
+    assert (x * np.ones(3, "int16")).data.dtype == "float16"
+    with pytest.raises(TypeError):
+        x * np.ones(3, "int32")
