@@ -169,7 +169,7 @@ class Target:
 
     @property
     def kinks(self) -> Verdict | None:
-        """What is known of kinks so far; None if there are none, or if nobody looks for them."""
+        """The verdict on kinks so far; None if there is no kink, or if kinks are not looked for."""
         return self.at_kinks(None) if self.at_kinks else None
 
     @property

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .gradients import Gradients
-from .nearby import Checked, Nearby
+from .nearby import Checked, Nearby, ahead
 from .pieces import MANY, Decision, Pieces
 from .text import listed
 
@@ -210,12 +210,10 @@ class Kinks:
         little = 100 * bound * abs(found).max(initial=0.0)
         apart = np.ptp(found, axis=0) > little
         for i in np.flatnonzero(self._asked & ~apart)[:MANY]:
-            front, behind = self._nearby.ray(), self._nearby.ray()
-            front[i], behind[i] = 4 * np.linalg.norm(front), -4 * np.linalg.norm(behind)
-            ends = [
-                self._nearby.differences(self._nearby.point(ray, far), np.array([i]), step)[i]
-                for ray in (front, behind)
-            ]
+            ends = []
+            for side in (1, -1):
+                point = self._nearby.point(ahead(self._nearby.ray(), i, side), far)
+                ends.append(self._nearby.differences(point, np.array([i]), step)[i])
             apart[i] = abs(ends[0] - ends[1]) > little
         return np.flatnonzero(apart | ~np.isfinite(self._nearby.gradient))[:MANY]
 

@@ -43,6 +43,13 @@ class Radii(NamedTuple):
     checked: float
 
 
+def ahead(ray: np.ndarray, entry: int, side: float) -> np.ndarray:
+    """The ray with this entry far in front of all others, or far behind them if side is −1."""
+    moved = ray.copy()
+    moved[entry] = side * 4 * np.linalg.norm(ray)
+    return moved
+
+
 PULLED = {
     ("float64", "float64"): Radii(1e-5, 1e-9, 5e-8, 1e-10, 1e-10, 1e-5),
     ("float64", "float32"): Radii(1e-4, 1e-5, 5e-6, 1e-10, 1e-5, 1e-4),

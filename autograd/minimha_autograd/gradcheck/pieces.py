@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from .hull import Hull
-from .nearby import Nearby, Radii
+from .nearby import Nearby, Radii, ahead
 
 __tracebackhide__ = True
 
@@ -104,11 +104,7 @@ class Pieces:
         odd_entries = entries[odd[entries]]
         self.unseen[odd_entries[LOOKS:]] = True
         for i in odd_entries[:LOOKS]:
-            u = self._fresh()
-            u[i] = 4 * np.linalg.norm(u)
-            v = self._fresh()
-            v[i] = -4 * np.linalg.norm(v)
-            self._look(u, v)
+            self._look(ahead(self._fresh(), i, 1), ahead(self._fresh(), i, -1))
         hidden = entries[~(varying | odd)[entries]]
         for i in (*odd_entries[:LOOKS], *hidden[:HIDDEN]):
             self._look(self._exchanged(i, seen))
@@ -265,10 +261,10 @@ class Pieces:
         if len(at) <= 16:
             return at
         limits = np.array(self.limits)
-        increase = np.array(self.rays) > 0
-        above, below = limits.copy(), limits.copy()
-        above[~increase] = below[increase] = np.nan
-        changes = np.fmax(_range(above), _range(below))
+        increases = np.array(self.rays) > 0
+        along_increases = _range(np.where(increases, limits, np.nan))
+        along_decreases = _range(np.where(increases, np.nan, limits))
+        changes = np.fmax(along_increases, along_decreases)
         return at[((changes > self._sharp) | ~self.varying)[at]]
 
     def _fresh(self) -> np.ndarray:
@@ -424,9 +420,9 @@ class Pieces:
     ) -> Decision:
         """The mistake along the plainest direction that shows it."""
         g = np.where(np.isfinite(g), g, np.inf)
-        mean = pieces.rows.mean(axis=0)
-        few = len(block) <= MANY  # else the search for the nearest would take long
-        nearest = pieces.nearest(np.where(np.isfinite(g), g, mean)) if few else mean
+        nearest = pieces.rows.mean(axis=0)
+        if len(block) <= MANY:  # otherwise the search would take long
+            nearest = pieces.nearest(np.where(np.isfinite(g), g, nearest))
         size = abs(d).max()
         strong = np.sign(d) * (abs(d) > 0.3 * size)
         ones = np.ones(len(block))

@@ -61,10 +61,12 @@ def training(probe: Probe, batch: Sequence[np.ndarray], rate: float) -> Iterator
 def _goal(inputs: np.ndarray, targets: np.ndarray, counted: np.ndarray, classes: int) -> float:
     """The loss to reach: a quarter of that of a uniform guess, plus the loss that is unavoidable
     where equal inputs have different targets."""
-    pairs = [
-        ((inputs[b] if not t else inputs[b, : t[0] + 1]).tobytes(), int(targets[b, *t]))
-        for b, *t in np.argwhere(counted)
-    ]
+    pairs = []
+    for place in map(tuple, np.argwhere(counted)):
+        sequence = inputs[place[0]]
+        if len(place) == 2:  # a target at each position, which sees the tokens up to its own
+            sequence = sequence[: place[1] + 1]
+        pairs.append((sequence.tobytes(), int(targets[place])))
     seen = Counter(context for context, _ in pairs)
     losses = (n * math.log(seen[context] / n) for (context, _), n in Counter(pairs).items())
     return sum(losses) / max(1, len(pairs)) + 0.25 * math.log(classes)

@@ -70,7 +70,7 @@ def finite(probe: Probe) -> Iterator[Finding]:
             )
             yield Finding("not finite", name, _count(x), text, "09 training")
             return
-    with np.errstate(over="ignore", invalid="ignore"):  # the finding says it
+    with np.errstate(over="ignore", invalid="ignore"):  # reported as a finding
         logits = widened(probe.logits())
     if np.isfinite(logits).all():
         probe.figures["dtype"] = str(probe.dtype)
