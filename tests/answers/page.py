@@ -15,8 +15,9 @@ SHOWN = ("split_heads", "softmax", "attention")
 HEAD = """\
 # What a wrong answer shows
 
-Five common mistakes in each of three tasks, and what a student reads after making one. Lines with −
-are the student's, lines with + are right. A test checks that the messages are up to date.
+Five common mistakes in each of three tasks, and what the feedback of a grader, or the full package, says to
+each. (The students' edition lacks the list of mistakes, and says less to some.) Lines with − are the student's,
+lines with + are right. A test checks that the messages are up to date.
 """
 
 
