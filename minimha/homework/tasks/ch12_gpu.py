@@ -323,12 +323,16 @@ _MODELS = (5, 2, 3, 7, 6, 2), (65, 4, 8, 64, 96, 6)
 
 def _same_cost(yours, rng, name):
     names = ["parameters", "flops", "state", "update", "kept"]
-    found = np.array([named(yours(*model), names)[name] for model in _MODELS])
-    expected = [getattr(_right(*model), name) for model in _MODELS]
-    usual = zip(*(_wrong(*model)[name] for model in _MODELS), strict=True)
-    guess = next((text for (one, text), (two, _) in usual if list(found) == [one, two]), "")
-    first, second = _MODELS
-    what = f"{name} of step_costs{first} and {second}"
+    vocabulary, layers, b, t, h, d = map(int, rng.integers(2, 12, size=6))
+    models = *_MODELS, (vocabulary, layers, b, t, h * d, h)
+    found = np.array([named(yours(*model), names)[name] for model in models])
+    expected = [getattr(_right(*model), name) for model in models]
+    guess = ""
+    for wrong in zip(*(_wrong(*model)[name] for model in models), strict=True):
+        numbers, texts = zip(*wrong, strict=True)
+        guess = guess or (texts[0] if list(found) == list(numbers) else "")
+    first, second, third = models
+    what = f"{name} of step_costs{first}, {second} and {third}"
     same(found, expected, what, "model", guess=guess)
 
 
