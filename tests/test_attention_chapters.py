@@ -277,6 +277,16 @@ def test_a_linear_state_returns_values_of_orthogonal_keys_exactly_only_without_d
         assert np.array_equal(keys @ state, values) is exact
 
 
+def test_numpy_misses_a_nan_that_some_of_its_functions_make():
+    infinite = np.array([np.inf, 1.0])
+    with np.errstate(invalid="raise"):
+        assert np.isnan(np.einsum("i,i->", infinite, np.array([0.0, 1.0])))
+        assert np.isnan(np.convolve(infinite, np.array([0.0, 1.0]))).any()
+        assert np.isnan(np.interp(0.5, [0, 1], [np.inf, -np.inf]))
+        with pytest.raises(FloatingPointError):
+            infinite - infinite
+
+
 def test_a_score_of_minus_infinity_from_tap_does_not_keep_a_nan_out_as_a_mask_does():
     query, key, value = np.ones((3, 1, 2, 4))
     value = value.copy()
