@@ -23,7 +23,7 @@ def _same(yours, expected, name, axes):
     "tiles of y? An index counts tiles, not entries.",
     "The grid has one block for each tile of the result, so round up: ct.cdiv. In the kernel, "
     "start with ct.full((m, n), 0.0, ct.float64), and go through the tiles along D. The last ones "
-    "extend beyond the arrays: load them with padding_mode=ct.PaddingMode.ZERO.",
+    "may extend beyond the arrays: load them with padding_mode=ct.PaddingMode.ZERO.",
     "The grid is ct.cdiv(T, m), ct.cdiv(M, n). For each c in range(ct.cdiv(D, k)): acc = "
     "ct.mma(left, right, acc), where left is tile (i, c) of x, of shape (m, k), and right is tile "
     "(c, j) of y, of shape (k, n). After the loop, ct.store(out, (i, j), acc).",
@@ -98,8 +98,8 @@ def softmax_rows(x, m, n):
     x  (T, S), finite
     m  rows in a tile, a power of 2
     n  columns in a tile, a power of 2. T and S need not be multiples of m and n
-    Write the kernel. No tile may be larger than (m, n): a row does not fit. Entries as large as
-    1000 must not overflow.
+    Write the kernel. No tile may be larger than (m, n), so a long row does not fit. Entries as
+    large as 1000 must not overflow.
     Returns softmax(x), (T, S).
     """
     from minimha.kernels import numpy_tile as ct
