@@ -305,8 +305,16 @@ def test_in_the_tail_of_a_function_a_wrong_sign_is_lost_in_rounding():
         y = np.exp(-x)
         return y, lambda dy: (dy * y,)  # right: −dy · y
 
+    def right(x):
+        y = np.exp(-x)
+        return y, lambda dy: (-dy * y,)
+
     report = mh.gradcheck(f, np.array([35.0, 36.0]))
     assert all("lost in rounding" in row.note for row in report.rows)
+    report = mh.gradcheck(right, np.array([34.5]))
+    assert all("lost in rounding" in row.note for row in report.rows)
+    with pytest.raises(mh.GradcheckError):  # although the right one has that note
+        mh.gradcheck(f, np.array([34.5]))
     with pytest.raises(mh.GradcheckError):
         mh.gradcheck(f, np.array([3.5, 3.6]))
     with pytest.raises(mh.GradcheckError):  # zeros have no rounding error there either
