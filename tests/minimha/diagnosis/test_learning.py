@@ -80,10 +80,10 @@ def test_targets_are_compared_with_the_inputs_from_four_pairs_on(length, found):
 
 
 def test_small_differences_between_calls_and_under_padding_are_taken_for_rounding():
-    def diagnosed_with(model_of, size, *batch, **settings):
+    def found(added, size, *batch, **settings):
         class Changed(mh.GPT):
             def __call__(self, tokens, **_):
-                return super().__call__(tokens) + mh.Tensor(size * model_of(np.asarray(tokens)))
+                return super().__call__(tokens) + mh.Tensor(size * added(np.asarray(tokens)))
 
         model = Changed(V, context=T, d_model=M, num_heads=2, num_layers=1)
         return [f.name for f in mh.diagnose(model, *batch, **settings).findings]
@@ -96,12 +96,12 @@ def test_small_differences_between_calls_and_under_padding_are_taken_for_roundin
     def padding(tokens):
         return (tokens == 0).mean(axis=1, dtype="float32")[:, None, None]
 
-    assert diagnosed_with(noise, 1e-2, *batch(0)) == ["not deterministic"]
-    assert "not deterministic" not in diagnosed_with(noise, 1e-6, *batch(0))
+    assert found(noise, 1e-2, *batch(0)) == ["not deterministic"]
+    assert "not deterministic" not in found(noise, 1e-6, *batch(0))
     x, _ = padded(0)
     short = x[:, :-1], x[:, 1:]
-    assert diagnosed_with(padding, 1e-2, *short, padding=0) == ["padding is visible"]
-    assert diagnosed_with(padding, 1e-5, *short, padding=0) == []
+    assert found(padding, 1e-2, *short, padding=0) == ["padding is visible"]
+    assert found(padding, 1e-5, *short, padding=0) == []
 
 
 def test_calls_that_differ_in_rounding_only_are_no_finding():
