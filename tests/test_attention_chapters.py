@@ -96,8 +96,11 @@ def test_how_much_weight_a_score_10_above_the_others_gets_depends_on_their_numbe
 def test_most_wide_queries_attend_to_a_single_key_if_scores_are_not_divided(root, single):
     rng = np.random.default_rng(0)
     q, k = rng.standard_normal((500, 1, 1024)), rng.standard_normal((500, 16, 1024))
-    largest = softmax(q @ k.mT / root).max(axis=-1)
+    weights = softmax(q @ k.mT / root)
+    largest = weights.max(axis=-1)
     assert bool(np.mean(largest > 0.9) > 0.75) is single
+    passed = np.median((weights * (1 - weights)).max(axis=-1))  # the diagonal of the Jacobian
+    assert bool(passed < 1e-3) is single
     assert largest.min() < 0.7  # not all queries, even without the division
 
 

@@ -22,7 +22,7 @@ def copies(probe: Probe) -> Iterator[Finding]:
         if same or np.array_equal(x, y.T):
             figure = f"{b} equals {a if same else 'the transpose of ' + a} in all {x.size} entries"
             text = (
-                "two parameters with the same values, each with half of the gradient: they move "
+                "two parameters with the same values, each with a gradient of its own: they move "
                 "apart at the first step. To tie them, use the same Tensor in both places, "
                 "table and table.mT, so that its gradient is the sum of both uses; to keep "
                 "them apart, draw both from one generator, not twice from the same seed"

@@ -133,7 +133,7 @@ def large_entries_do_not_overflow(yours, rng):
 
 
 @task(chapter=5, difficulty=1, minutes=10, hints=(
-    "Write three lines, one for each formula of the chapter's first section. Pass each "
+    "Write three steps, one for each formula of the chapter's first section. Pass each "
     "intermediate through tap as soon as you have it.",
     "The scores are Q Kᵀ divided by the root of the width of a query. Take exp and the sum along "
     "the last axis, the keys, with keepdims=True. Subtract the largest score of each row first.",

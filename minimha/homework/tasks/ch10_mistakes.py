@@ -59,7 +59,7 @@ the limit is a fixed number: compare with 1e-6 times the largest entry of all gr
 if all gradients are 0, so is the limit, and no size is below it: compare with <=
 - name not in sizes or sizes[name] <= least
 + name not in sizes
-only None is found: a gradient of zeros does not move a parameter either
+only None is found: a gradient of zeros counts, too
 + name in sizes and sizes[name] <= least
 None is left out: it means that the backward pass did not reach the parameter
 + not (name not in sizes or sizes[name] <= least)
@@ -77,8 +77,8 @@ np.all demands that every logit changes: a single one is a leak, so use np.any
 only the largest logit is compared: a leak may change the logits and leave the order as it is, so
 compare them all, with !=
 + not np.allclose(model(changed)[:, :t], before[:, :t])
-a small change is a leak too: logits that do not see the future are equal bit for bit, so compare
-with !=
+a small change is a leak too: here, logits that do not see the future are equal bit for bit, so
+compare with !=
 + np.any(model(changed)[0, :t] != before[0, :t])
 only sequence 0 of the batch is compared: a leak may show in another one
 - changed[:, t:] = (changed[:, t:] + 1) % vocabulary

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from broken_models import BROKEN
 from healthy_models import HEALTHY
-from student_models import batch, gpt
+from student_models import M, T, V, batch, gpt, padded
 
 import minimha as mh
 from minimha.diagnosis.learning import Finding
@@ -70,6 +70,38 @@ def test_the_model_and_its_gradients_and_graph_stay_as_they_are():
         np.testing.assert_array_equal(grad, numbers)
     np.testing.assert_array_equal(np.random.get_state()[1], state)
     loss.backward()
+
+
+@pytest.mark.parametrize(("length", "found"), [(4, []), (5, ["leak from the future"])])
+def test_targets_are_compared_with_the_inputs_from_four_pairs_on(length, found):
+    model, inputs, targets = BROKEN["no_mask"][1](0)
+    report = mh.diagnose(model, inputs[:1, :length], targets[:1, :length])
+    assert [f.name for f in report.findings] == found
+
+
+def test_small_differences_between_calls_and_under_padding_are_taken_for_rounding():
+    def found(added, size, *batch, **settings):
+        class Changed(mh.GPT):
+            def __call__(self, tokens, **_):
+                return super().__call__(tokens) + mh.Tensor(size * added(np.asarray(tokens)))
+
+        model = Changed(V, context=T, d_model=M, num_heads=2, num_layers=1)
+        return [f.name for f in mh.diagnose(model, *batch, **settings).findings]
+
+    rng = np.random.default_rng(0)
+
+    def noise(tokens):
+        return rng.standard_normal((*tokens.shape, 1)).astype("float32")
+
+    def padding(tokens):
+        return (tokens == 0).mean(axis=1, dtype="float32")[:, None, None]
+
+    assert found(noise, 1e-2, *batch(0)) == ["not deterministic"]
+    assert "not deterministic" not in found(noise, 1e-6, *batch(0))
+    x, _ = padded(0)
+    short = x[:, :-1], x[:, 1:]
+    assert found(padding, 1e-2, *short, padding=0) == ["padding is visible"]
+    assert found(padding, 1e-5, *short, padding=0) == []
 
 
 def test_calls_that_differ_in_rounding_only_are_no_finding():

@@ -83,6 +83,14 @@ def test_check_stops_at_the_first_wrong_task_and_points_to_a_hint(student, folde
     assert to_do in student("check twice")[1]
 
 
+def test_the_exit_code_of_check_is_1_for_a_wrong_task_and_0_for_one_to_do(student, folder):
+    for body, expected in ((WRONG, 1), ("def twice(x):\n    raise NotImplementedError", 0)):
+        write(folder / "twice.py", body)
+        write(folder / "thrice.py", THRICE, "thrice")
+        assert student("check")[0] == student("check twice")[0] == expected
+        assert student("check thrice")[0] == 0
+
+
 def test_a_file_name_may_replace_the_task_name(student, folder):
     write(folder / "twice.py", WRONG)
     (folder / "a").mkdir()
