@@ -56,9 +56,9 @@ time for sending, which is a part of it, is in brackets.
 A dash means that there are more ranks than parts: *data* needs a sequence for each rank,
 *heads* and *ulysses* a key head, and *ring* a position.
 
-- **data** is the fastest from 2 ranks on, as long as there is a sequence for each rank. It sends only gradients and
+- **data** is the fastest from 2 ranks on, as long as there is a sequence for each rank. It sends gradients and
   parameters, and their size depends neither on B nor on T.
-- **ulysses** comes next, up to {G} ranks. What a rank sends decreases with the number of ranks, and
+- **ulysses** comes next, up to {G} ranks. What a rank sends decreases from 2 ranks on, and
   from {few} ranks on it is less than in the ring.
 - **ring** can use as many ranks as positions. But keys and values visit all ranks, so the time
   for sending does not decrease: on {ranks:,} ranks it is {sending:.0f} s. The backward pass repeats the

@@ -121,6 +121,28 @@ def test_integers_beside_floats_are_converted_if_the_floats_stay_as_they_are():
         x + np.arange(3)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_real_number_does_not_change_a_dtype_of_floats(dtype):
+    x = mh.Tensor(np.ones(3, dtype))
+    scalars = [
+        getattr(np, name)(1) for name in ("bool", "int8", "int64", "uint64", "float16", "float64")
+    ]
+    for number in (True, 2, 2.5, 2**70 if dtype != "float16" else 2, *scalars):
+        assert (number * x).dtype == (x + number).dtype == mh.ops.maximum(x, number).dtype == dtype
+
+
+def test_new_data_of_another_shape_invalidate_the_graphs_of_a_leaf_with_a_gradient_only():
+    x = mh.Tensor(np.ones(3), requires_grad=True)
+    constant = mh.Tensor(np.full(3, 2.0))
+    y = (x * constant).sum()
+    constant.data = np.ones(4)
+    y.backward(retain_graph=True)
+    assert x.grad.tolist() == [2, 2, 2]
+    x.data = np.ones(4)
+    with pytest.raises(RuntimeError, match="no longer exists"):
+        y.backward()
+
+
 def test_an_index_may_be_an_array_of_another_library():
     torch = pytest.importorskip("torch")
     x = mh.Tensor(torch.arange(3.0), requires_grad=True)

@@ -40,7 +40,7 @@ def batch_invariant() -> Iterator[None]:
     the shapes of the arrays. Within the block, each entry of a linear map is one sum, from the
     first term to the last. So is each entry of a parameter's gradient, over all positions of all
     sequences in order. If a loss depends on only one sequence, the others add zeros to it, which
-    change nothing.
+    change at most the sign of a zero.
 
     This holds on the CPU for NumPy arrays of float32, for a `GPT` without `logit_softcap` and for
     what it is made of: linear maps, attention, rope, norms, gates, softmax, cross entropy,

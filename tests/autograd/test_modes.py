@@ -52,6 +52,24 @@ def test_no_grad_stays_in_its_task():
     assert asyncio.run(both()) == [False, True, False, True]
 
 
+def test_a_task_and_to_thread_inherit_the_block_in_which_they_start():
+    async def later():
+        return records()
+
+    async def starts():
+        with mh.no_grad():
+            task, thread = asyncio.create_task(later()), asyncio.to_thread(records)
+        return await task, await thread
+
+    assert asyncio.run(starts()) == (False, True)  # to_thread starts where it is awaited
+
+    async def awaits_inside():
+        with mh.no_grad():
+            return await asyncio.to_thread(records)
+
+    assert asyncio.run(awaits_inside()) is False
+
+
 def test_generators_may_close_their_blocks_in_any_order():
     def generating():
         with mh.no_grad():

@@ -51,8 +51,8 @@ np.log(base)
 + base ** (-np.arange(width // 2) / (width // 2 - 1))
 - base ** (-np.arange(0, width, 2) / width)
 + base ** np.array([-i / (width // 2 - 1) for i in range(width // 2)])
-i is divided by M/2 − 1, so the last θ is 1/base, and for one pair 0/0: the exponent −2i/M divides
-i by M/2
+i is divided by M/2 − 1, which is 0 for one pair and makes the last of several θ 1/base: the
+exponent −2i/M divides i by M/2
 + base ** -(2.0 * np.arange(width // 2) // width)
 - base ** (-np.arange(0, width, 2) / width)
 + base ** (-2.0 * np.arange(width // 2) // width)

@@ -439,3 +439,17 @@ def test_the_gradient_of_a_bias_alone_has_the_same_bits_in_a_batch(rng):
         y.backward(cotangent[some].copy())
         found.append(b.grad)
     np.testing.assert_array_equal(*found)
+
+
+def test_the_zeros_of_other_sequences_may_change_the_sign_of_a_zero():
+    """A product too small for float32 is -0, and -0 + 0 is 0."""
+    x, cotangent = np.array([[[[-1e-30]], [[1]]], [[[1e-30]], [[0]]]], "float32")
+    found = []
+    for count in (1, 2):
+        w = mh.Tensor(np.ones((1, 1), "float32"), requires_grad=True)
+        with mh.batch_invariant():
+            y = mh.functional.linear(mh.Tensor(x[:count]), w)
+        y.backward(cotangent[:count].copy())
+        found.append(w.grad)
+    assert found[0] == found[1] == 0
+    assert np.signbit(found).ravel().tolist() == [True, False]

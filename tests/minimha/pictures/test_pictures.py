@@ -131,7 +131,8 @@ def test_a_notebook_draws_up_to_4096_pairs_of_each_sequence(shape, drawn):
 def test_a_mask_that_cannot_be_drawn_shows_its_repr():
     larger_than_a_picture = masks.padding([100_000])
     unfitting = masks.padding([1, 2]) & masks.padding([1, 2, 3])
-    for mask in (larger_than_a_picture, unfitting, masks.documents(3)):
+    needs_fewer_queries = masks.documents([0, 0, 1, 1]).at(2)
+    for mask in (larger_than_a_picture, unfitting, masks.documents(3), needs_fewer_queries):
         assert mask._repr_svg_() is None
 
 

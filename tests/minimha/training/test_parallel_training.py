@@ -90,6 +90,17 @@ def test_b_k_has_no_effect_unless_there_are_rotary_positions_or_qk_norm(settings
     assert (abs(made(TOKENS[None, :11]).data - before).max() > 1e-6) == effect
 
 
+def test_b_k_has_no_effect_in_columns_that_rotary_positions_leave_as_they_are():
+    made = model(rope=mh.positions.Rope(width=2))
+    before = made(TOKENS[None, :11]).data
+    for columns, effect in ((slice(2, None), False), (slice(2), True)):
+        for name, p in made.named_parameters():
+            if name.endswith("b_k"):
+                p.data = p.data.copy()
+                p.data.reshape(4, 4)[:, columns] = 1  # (H, D)
+        assert (abs(made(TOKENS[None, :11]).data - before).max() > 1e-6) == effect
+
+
 @pytest.mark.thorough
 def test_a_long_run_at_a_high_learning_rate_amplifies_rounding():
     steps = 300
