@@ -81,7 +81,7 @@ def test_without_warm_up_the_predictions_of_post_norm_hardly_depend_on_the_input
             chapter["losses_of"](False, warmup, seed)
         stuck, warmed = (dependence(model(inputs).data) for model in made[-2:])
         assert stuck < 0.01
-        assert warmed > 0.1
+        assert warmed > 0.02
 
 
 def test_targets_shifted_by_two_are_learned_but_not_as_well(chapter):
