@@ -33,8 +33,8 @@ TITLE = f"""# Linear attention over the length
 `python benchmarks/linear_attention.py`. Forward and backward of `linear_attention` and of
 `gated_delta_rule`, both with decay and in chunks of 64, and of `scaled_dot_product_attention` with
 a causal mask: N positions, float32, {HEADS} heads, D = Dv = {WIDTH}, on {THREADS} threads. They
-take turns. The tables show the median of the turns, with the quartiles in brackets; a ratio
-compares two calls of the same turn.
+take turns. The tables of times show the median of the turns, with the quartiles in brackets; a
+ratio compares two calls of the same turn.
 
 """
 

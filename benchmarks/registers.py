@@ -58,8 +58,8 @@ How the sizes were chosen, in `tiled.TILES`:
 - **Measured**: the large tiles of float16 on compute capability 9.0, for the widths 64 and 128, and
   of the forward in float32 for 64; other widths use the next size. There
   [a prototype of these kernels](gpu.md#a-prototype-without-branches) was fastest on an H200 with
-  these sizes, except that `backward_key` with D = 128 was 8 % faster with 64 × 64 and another hint
-  than the kernels have. bfloat16 has the sizes of float16.
+  these sizes, except that `backward_key` with D = 128 took 8 % less time with 64 × 64 and another
+  hint than the kernels have. bfloat16 has the sizes of float16.
 - **Chosen by this table**: all others. On 9.0 they spill at most 8 bytes here. On 8.0 they spill no
   more than the other sizes here, with the exceptions below the table. Their speed has not been
   measured. GPUs of compute capability 10.0 use the sizes of 9.0, although more spills there, and

@@ -65,7 +65,7 @@ __all__ = [
 ]  # fmt: skip
 
 _ROOMS = {
-    "cost", "diagnosis", "homework", "interchange", "parallel", "pictures", "training",
+    "cost", "course", "diagnosis", "homework", "interchange", "parallel", "pictures", "training",
     "transformers",
 }  # fmt: skip
 _NAMES = {

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -195,3 +196,12 @@ def test_half_precision_beside_integers_counts_as_float32():
     assert (x * np.ones(3, "int16")).data.dtype == "float16"
     with pytest.raises(TypeError):
         x * np.ones(3, "int32")
+
+
+def test_a_leaf_to_which_the_tape_leads_may_receive_no_gradient():
+    leaf = partial(mh.Tensor, np.ones((2, 3)), requires_grad=True)
+    query, key, value = leaf(), leaf(), leaf()
+    _, lse = mh.scaled_dot_product_attention(query, key, value, return_lse=True)
+    lse.sum().backward()
+    assert key.grad is not None
+    assert value.grad is None

@@ -277,6 +277,16 @@ def test_a_linear_state_returns_values_of_orthogonal_keys_exactly_only_without_d
         assert np.array_equal(keys @ state, values) is exact
 
 
+def test_numpy_misses_a_nan_that_some_of_its_functions_make():
+    infinite = np.array([np.inf, 1.0])
+    with np.errstate(invalid="raise"):
+        assert np.isnan(np.einsum("i,i->", infinite, np.array([0.0, 1.0])))
+        assert np.isnan(np.convolve(infinite, np.array([0.0, 1.0]))).any()
+        assert np.isnan(np.interp(0.5, [0, 1], [np.inf, -np.inf]))
+        with pytest.raises(FloatingPointError):
+            infinite - infinite
+
+
 def test_a_score_of_minus_infinity_from_tap_does_not_keep_a_nan_out_as_a_mask_does():
     query, key, value = np.ones((3, 1, 2, 4))
     value = value.copy()
@@ -289,3 +299,13 @@ def test_a_score_of_minus_infinity_from_tap_does_not_keep_a_nan_out_as_a_mask_do
     assert np.isnan(mh.attention_steps(query, key, value, tap=tap).out.data).all()
     hidden = mh.scaled_dot_product_attention(query, key, value, mh.masks.dense(first[None]))
     assert np.isfinite(hidden).all()
+
+
+def test_an_infinite_key_whose_score_is_minus_infinity_leaves_the_gradients_of_keys_and_values_finite():
+    query, value = np.array([[-1.0, 0.5]]), np.array([[1.0], [2.0], [3.0]])
+    for entry, finite in ((np.inf, True), (-np.inf, False)):  # the score is −∞, ∞
+        key = mh.Tensor(np.array([[0.3, 0.1], [entry, 0.2], [0.5, -0.4]]), requires_grad=True)
+        values = mh.Tensor(value, requires_grad=True)
+        with np.errstate(invalid="ignore"):
+            mh.scaled_dot_product_attention(query, key, values).sum().backward()
+        assert np.isfinite(key.grad).all() == np.isfinite(values.grad).all() == finite

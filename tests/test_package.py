@@ -120,6 +120,17 @@ def test_the_newest_entry_of_the_changelog_is_the_current_version():
     assert re.fullmatch(r"not yet released|\d{4}-\d\d-\d\d", state), state
 
 
+def test_every_name_of_the_reference_needs_only_import_minimha():
+    """In an order in which few names are loaded by the ones before."""
+    names = sorted(re.findall(r"auto\w+:: minimha\.(\S+)", read("docs/reference.md")))
+    program = f"""
+import functools, minimha as mh
+for name in {names}:
+    functools.reduce(getattr, name.split("."), mh)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
 @pytest.mark.thorough
 def test_the_public_api_changes_only_on_purpose():
     now, before = public_api.lines(), public_api.PAGE.read_text(encoding="utf-8").splitlines()

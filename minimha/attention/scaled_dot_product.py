@@ -73,7 +73,8 @@ def scaled_dot_product_attention(
     mask     one of `minimha.masks`, or a boolean array that broadcasts to (…, H, T, S);
              True = may attend
     bias     broadcasts to (…, H, T, S) and is added to the scores; an entry of −∞ counts as masked
-    scale    1/√D by default, so that scores of independent entries of variance 1 have variance 1
+    scale    1/√D by default, so that scores of independent entries of mean 0 and variance 1 have
+             variance 1
     softcap  limits the scaled scores to softcap · tanh(scores / softcap), before the bias is added
     sink     broadcasts to (…, H): one more logit in the softmax of each head, without a value
     dropout  the fraction of the weights, 0 to 1, set to 0; the others are scaled by 1/(1 − dropout)
@@ -90,8 +91,8 @@ def scaled_dot_product_attention(
     Returns the output (…, H, T, Dv), then the weights and lse if asked for: arrays for arrays,
     Tensors if any argument is one. Gradients flow to query, key, value and bias, and to scale,
     softcap and sink where these are Tensors, by the formulas of `attention`. A query that
-    may attend to no key has the output 0, weights 0, lse −∞ and gradients 0. Hidden keys and values
-    have no influence, even if they are NaN or infinite.
+    may attend to no key has the output 0, weights 0, gradients 0 and, without a sink, lse −∞.
+    Hidden keys and values have no influence, even if they are NaN or infinite.
 
     Raises ValueError for shapes that do not match, TypeError for wrong dtypes and for masks that
     are not boolean; each error names the argument and what is required.

@@ -17,8 +17,8 @@ def speculation(acceptance: float, ahead: int, ratio: float, *, scoring: float =
     scoring     s, the time of the model's call with k + 1 tokens over that with one. It is about 1
                 if reading the weights takes nearly all the time, as on most GPUs
 
-    The numerator is the mean number of tokens in a round: with ratio=0, the result is the number of
-    tokens for each call of the model. With s = 1, some k makes it faster if a > c.
+    The numerator is the mean number of tokens in a round: with ratio=0 and s = 1, the result is
+    the number of tokens for each call of the model. With s = 1, some k makes it faster if a > c.
     Source: Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
     Decoding" (2023), theorem 3.8, where s = 1.
     """

@@ -105,8 +105,8 @@ def dropout(x: Array, keep: Array, *, p: float) -> tuple[Array, Pullback]:
     """y = keep · x / (1 − p).   dx = keep · dy / (1 − p).   Both are 0 where p = 1.
 
     x (…), keep boolean and broadcasting to x, p from 0 to 1: the probability with which keep was
-    drawn False, so that the mean of y over all draws is x. A dropped entry is 0, even if it was
-    NaN.
+    drawn False, so that for p < 1 the mean of y over all draws is x. A dropped entry is 0,
+    even if it was NaN.
 
     Raises TypeError unless keep is boolean, ValueError for a shape that does not broadcast to x
     and for p outside [0, 1].

@@ -60,7 +60,7 @@ def rope(
     scaling      `Llama3(…)` changes the angles per position, base^(−2i/width)
 
     The product of a query rotated by t and a key rotated by s depends only on t − s. Angles are
-    computed in float64 and the rotation at least in float32, so distant positions stay exact.
+    computed in float64 and the rotation at least in float32, so distant positions stay precise.
 
     Raises ValueError for an impossible width or base, for positions of another shape and for (B, T)
     where B = H, which could mean (H, T); TypeError unless x is floating-point and positions are

@@ -87,7 +87,7 @@ def sink_softmax(x: Array, sink: Array, *, mask: Array | None = None) -> tuple[A
     sink broadcasts to (…, 1); mask as in `softmax`. With sink = 0, all weights of a row
     can be small, so that a query can attend to nothing.
     Source: Miller, "Attention Is Off By One" (2023); Xiao et al., "Efficient Streaming Language
-    Models with Attention Sinks" (2024), section 3.3.
+    Models with Attention Sinks" (2023), section 3.3.
     """
     return softmax_with_sink(x, sink, mask)
 

@@ -8,10 +8,10 @@
     save_pretrained(model, folder)     model = from_pretrained(folder)
                                        tokenizer = PretrainedTokenizer(folder)
 
-All copies are exact, bit for bit. What a model computes from them may differ in the last bits,
-since a matrix read from a file may lie in memory in another order, and a CPU may then add up the
-terms of a product in another order. Nothing here unpickles: a safetensors file holds numbers and
-their names, but no code.
+Copies in the same form and dtype are exact, bit for bit. What a model computes from them may differ
+in the last bits, since a matrix read from a file may lie in memory in another order, and a CPU may
+then add up the terms of a product in another order. Nothing here unpickles: a safetensors file
+holds numbers and their names, but no code.
 """
 
 from . import conventions

@@ -92,9 +92,10 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
     """Write config.json and model.safetensors, which Hugging Face's transformers can load.
 
     A model that was loaded is written as the same kind of model, with the same names, shapes, dtype
-    and values; any other as the first kind in `layouts.LAYOUTS` that has all its settings. GPT-2
-    always has biases: for a model without them, zeros are written. The folder is made if needed;
-    each file appears completely or not at all. The same model always gives the same bytes.
+    and values, except that vectors get the dtype of the matrices; any other as the first kind in
+    `layouts.LAYOUTS` that has all its settings. GPT-2 always has biases: for a model without them,
+    zeros are written. The folder is made if needed; each file appears completely or not at all. The
+    same model always gives the same bytes.
 
     Raises ValueError, with all reasons, for a model that no kind can represent, where the reasons
     are those of the most similar kind; TypeError for another module; OSError if the files cannot be

@@ -21,9 +21,10 @@ from .mask import KeyIntervals, Mask, Scores
 def causal(*, offset: int | None = None, align: str | None = None) -> Mask:
     """Query i sees key j where j ≤ i + offset: it cannot see the future.
 
-    With T = S the offset is 0. Otherwise it must be given, since libraries disagree: offset=…, or
-    align="top-left" (offset 0: both sequences start together) or align="bottom-right" (S − T: they
-    end together). Without it, raises a ValueError that names all three.
+    With T = S the offset is 0. Otherwise it must be given, by a cache or here, since libraries
+    disagree: offset=…, or align="top-left" (offset 0: both sequences start together) or
+    align="bottom-right" (S − T: they end together). Without it, raises a ValueError that names all
+    three.
     """
     return Band("causal", None, 0, checked("causal", offset, align), align)
 

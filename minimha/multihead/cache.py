@@ -34,8 +34,8 @@ class KeyValueCache:
     positions so far; `evicted` of them, those after the sinks, are no longer held. Between two
     calls, at most window − 1 + sinks + 2 · reserve are held. For rope, alibi and masks, they keep
     their positions in the whole sequence. Within `no_grad`, new keys are written to memory
-    reserved for them, so that appending costs the same however many there are. Outside it,
-    gradients flow through the cache, and each step copies all keys.
+    reserved for them, so that on average appending costs the same however many there are. Outside
+    it, gradients flow through the cache, and each step copies all keys.
     Source of the sinks: Xiao et al., "Efficient Streaming Language Models with Attention Sinks"
     (2023), which counts positions within the cache instead.
     """

@@ -45,7 +45,8 @@ def multi_head_attention(
     G, num_kv_heads, is H unless given.
 
     The backward pass calls the pullbacks of the parts in reverse order. The gradient of b_k is
-    zero: b_k adds the same number to every score of a row, which does not change the softmax.
+    zero up to rounding: b_k adds the same number to every score of a row, which does not change the
+    softmax.
 
     Raises ValueError for shapes that do not match, or if num_heads does not divide the columns.
     """

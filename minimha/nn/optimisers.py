@@ -216,7 +216,8 @@ class SGD(Optimiser):
 
 
 class Adam(Optimiser):
-    """Adam: a positive factor of all gradients changes no step, unless they are near eps.
+    """Adam: without decay, a positive factor on all gradients changes no step, unless they are near
+    eps.
 
         g ← g + weight_decay · p
         m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²

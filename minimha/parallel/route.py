@@ -135,6 +135,7 @@ def _whole_lengths(comm: Any, query: Array, key: Array, mask: Any, zigzag: bool)
     shown = mask if mask is None or isinstance(mask, masks.Mask) else "an array"
     what = f"ring_attention of {query.dtype} {shapes}, mask {shown}, zigzag {zigzag}"
     own = backend.asarray([query.shape[-2], key.shape[-2]])
+    own = namespace(own).astype(own, namespace(own).int64)  # NumPy makes int32 in a browser
     held = [x.tolist() for x in exchanged(comm, what, [own] * comm.size)]
     for name, have in zip(("queries", "keys"), zip(*held, strict=True), strict=True):
         require_one_each(comm.size, sum(have), name)

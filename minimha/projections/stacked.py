@@ -60,8 +60,8 @@ def Projections(  # noqa: N802 — reads as the class of what it makes
     d_model, num_heads  M, the width of queries, and H
     form                how the weights are held: a name in `FORMS`
     bias                whether b_q, b_k and b_v are added
-    rng                 a generator or a seed. The stacked weights are normal with variance 1/M, and
-                        the other forms are converted from them: the same seed gives the same
+    rng                 a generator or a seed. The stacked weights are normal with variance 1/rows,
+                        and the other forms are converted from them: the same seed gives the same
                         function in every form
     dtype               of the weights
     sizes               num_kv_heads, head_dim, v_head_dim, kdim, vdim: G, D, Dv, Mk, Mv. By default

@@ -279,6 +279,13 @@ def test_the_complex_step_does_not_see_what_differences_cannot_confirm():
     mh.gradcheck(f, np.array([0.5, 2.0]))
 
 
+def test_rows_of_layer_norm_sum_to_zero_only_without_gain_and_bias():
+    x, gain, bias = n(3, 5), n(5), n(5)
+    assert np.abs(functional.layer_norm(x, np.ones(5), np.zeros(5)).sum(axis=-1)).max() < 1e-14
+    for settings in ((gain, np.zeros(5)), (np.ones(5), bias)):
+        assert np.abs(functional.layer_norm(x, *settings).sum(axis=-1)).max() > 0.1
+
+
 def test_the_maximum_of_complex_numbers_by_library():
     """NumPy compares real parts, then imaginary ones; torch refuses."""
     steps = 1e-20j * np.eye(3)
@@ -298,8 +305,16 @@ def test_in_the_tail_of_a_function_a_wrong_sign_is_lost_in_rounding():
         y = np.exp(-x)
         return y, lambda dy: (dy * y,)  # right: −dy · y
 
+    def right(x):
+        y = np.exp(-x)
+        return y, lambda dy: (-dy * y,)
+
     report = mh.gradcheck(f, np.array([35.0, 36.0]))
     assert all("lost in rounding" in row.note for row in report.rows)
+    report = mh.gradcheck(right, np.array([34.5]))
+    assert all("lost in rounding" in row.note for row in report.rows)
+    with pytest.raises(mh.GradcheckError):  # although the right one has that note
+        mh.gradcheck(f, np.array([34.5]))
     with pytest.raises(mh.GradcheckError):
         mh.gradcheck(f, np.array([3.5, 3.6]))
     with pytest.raises(mh.GradcheckError):  # zeros have no rounding error there either

@@ -23,7 +23,7 @@ def _same(yours, expected, name, axes):
     "tiles of y? An index counts tiles, not entries.",
     "The grid has one block for each tile of the result, so round up: ct.cdiv. In the kernel, "
     "start with ct.full((m, n), 0.0, ct.float64), and go through the tiles along D. The last ones "
-    "extend beyond the arrays: load them with padding_mode=ct.PaddingMode.ZERO.",
+    "may extend beyond the arrays: load them with padding_mode=ct.PaddingMode.ZERO.",
     "The grid is ct.cdiv(T, m), ct.cdiv(M, n). For each c in range(ct.cdiv(D, k)): acc = "
     "ct.mma(left, right, acc), where left is tile (i, c) of x, of shape (m, k), and right is tile "
     "(c, j) of y, of shape (k, n). After the loop, ct.store(out, (i, j), acc).",
@@ -98,8 +98,8 @@ def softmax_rows(x, m, n):
     x  (T, S), finite
     m  rows in a tile, a power of 2
     n  columns in a tile, a power of 2. T and S need not be multiples of m and n
-    Write the kernel. No tile may be larger than (m, n): a row does not fit. Entries as large as
-    1000 must not overflow.
+    Write the kernel. No tile may be larger than (m, n), so a long row does not fit. Entries as
+    large as 1000 must not overflow.
     Returns softmax(x), (T, S).
     """
     from minimha.kernels import numpy_tile as ct
@@ -323,12 +323,16 @@ _MODELS = (5, 2, 3, 7, 6, 2), (65, 4, 8, 64, 96, 6)
 
 def _same_cost(yours, rng, name):
     names = ["parameters", "flops", "state", "update", "kept"]
-    found = np.array([named(yours(*model), names)[name] for model in _MODELS])
-    expected = [getattr(_right(*model), name) for model in _MODELS]
-    usual = zip(*(_wrong(*model)[name] for model in _MODELS), strict=True)
-    guess = next((text for (one, text), (two, _) in usual if list(found) == [one, two]), "")
-    first, second = _MODELS
-    what = f"{name} of step_costs{first} and {second}"
+    vocabulary, layers, b, t, h, d = map(int, rng.integers(2, 12, size=6))
+    models = *_MODELS, (vocabulary, layers, b, t, h * d, h)
+    found = np.array([named(yours(*model), names)[name] for model in models])
+    expected = [getattr(_right(*model), name) for model in models]
+    guess = ""
+    for wrong in zip(*(_wrong(*model)[name] for model in models), strict=True):
+        numbers, texts = zip(*wrong, strict=True)
+        guess = guess or (texts[0] if list(found) == list(numbers) else "")
+    first, second, third = models
+    what = f"{name} of step_costs{first}, {second} and {third}"
     same(found, expected, what, "model", guess=guess)
 
 

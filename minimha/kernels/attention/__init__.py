@@ -200,7 +200,7 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
 
 
 def _log_sums(lse: Array, x: Arguments) -> Array:
-    """lse (…, H, T), from that of a kernel (B, H, T), which has +∞ for a query that sees no key."""
+    """lse (…, H, T), from that of a kernel (B, H, T), with +∞ where a query sees no key or sink."""
     xp = namespace(lse)
     lse = xp.where(lse == math.inf, -lse, lse)
     return xp.reshape(xp.astype(lse, x.query.dtype), x.shape[:-1])

@@ -65,8 +65,9 @@ def forward(  # noqa: PLR0915
 ):  # fmt: skip
     """Fill out and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head; heads is (H, G).
 
-    Sets nonfinite[0] if any output is not finite. lse is +∞ for a query that sees no key, so that
-    exp(scores − lse) is 0. If `in_order`, what the other queries see does not change a bit.
+    Sets nonfinite[0] if any output is not finite. lse is +∞ for a query that sees no key and no
+    sink, so that exp(scores − lse) is 0. If `in_order`, what the other queries see does not
+    change a bit.
     """
     first_item, last_item = share(chunk)
     height, width = tile[0], min(tile[1], k.shape[1] + GRAIN)

@@ -121,10 +121,10 @@ def product(
     to: Array | None = None,
     in_order: bool = False,
 ) -> Array:
-    """a b + bias, with a (M, K), b (K, N) and bias (N,). Transposes need not be contiguous.
+    """a b + bias, with a (R, K), b (K, N) and bias (N,). Transposes need not be contiguous.
 
     sums      (N,), zeros to which the sums of b's columns are added
-    to        (M, N), to which the product is added, in place of a new array
+    to        (R, N), to which the product is added, in place of a new array
     in_order  whether every entry is one sum over K, from first to last
     """
     m, depth = a.shape

@@ -229,8 +229,10 @@ def forward(
     biased: Const[bool], dropped: Const[bool], counted: Const[bool], sunk: Const[bool],
     tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
 ):  # fmt: skip
-    """out and lse of M queries. A query that sees no key has lse = +∞, so that exp(… − lse) = 0."""
-    # The last queries see the most keys under a causal mask: their blocks start first.
+    """out and lse of M queries. lse is +∞ for a query that sees neither a key nor a sink, so that
+    exp(… − lse) = 0.
+    """
+    # The last queries see the most keys under a causal mask: they get the first blocks.
     i = ct.num_blocks(0) - 1 - ct.bid(0)
     h = ct.bid(1)
     b = ct.bid(2)

@@ -100,6 +100,17 @@ def test_lse_includes_the_sink_for_two_keys_by_hand(implementation):
     np.testing.assert_allclose(logit.grad, -1 / 2 * 3.5, rtol=1e-13)
 
 
+@every_implementation
+def test_the_lse_of_a_query_that_sees_nothing_is_minus_infinity_or_the_sink(implementation):
+    query, nothing = np.ones((1, 2, 4)), mh.masks.dense(np.zeros((2, 2), dtype=bool))
+    for settings, expected in (({}, -math.inf), ({"sink": np.array([0.5])}, 0.5)):
+        out, lse = mh.scaled_dot_product_attention(
+            query, query, query, nothing, **settings, return_lse=True, implementation=implementation
+        )
+        assert (out == 0).all()
+        assert (lse == expected).all()
+
+
 @every_setting
 @every_implementation
 def test_merged_parts_equal_the_whole_forward_and_backward(implementation, settings):

@@ -11,6 +11,7 @@ import minimha as mh
 from minimha.cost import Sent, communication, training_step, update
 from minimha.parallel import Buckets, part, ring_attention, run, share_heads, ulysses_attention
 from minimha.training import ParallelTraining
+from minimha_autograd import backend
 
 RNG = np.random.default_rng(15)
 B, T, M = 2, 13, 7
@@ -71,6 +72,18 @@ def test_the_ring_sends_what_is_predicted(length, cases, monkeypatch):
         assert counted(ranks, attended, dtype, backward, ring, zigzag) == predicted(
             "ring", ranks, dtype, backward, zigzag=zigzag, **seen
         )
+
+
+def test_the_ring_sends_as_much_where_numpy_makes_32_bit_integers(monkeypatch):
+    asarray = backend.asarray
+
+    def as_in_a_browser(x):
+        return np.asarray(x, "int32") if isinstance(x, list) else asarray(x)
+
+    monkeypatch.setattr(backend, "asarray", as_in_a_browser)
+    assert counted(2, attended, "float64", False, ring_attention) == predicted(
+        "ring", 2, "float64", False
+    )
 
 
 def test_ulysses_sends_what_is_predicted():

@@ -45,6 +45,16 @@ def test_every_check_of_a_gradient_uses_an_input_too_large_for_a_numeric_one(tas
         assert not entries or max(entries) >= 30_000, check.name
 
 
+def test_every_task_has_a_check_with_random_inputs(task):
+    def draws(check):
+        rng = task.rng(check)
+        before = rng.bit_generator.state
+        check.holds(task.solution, rng)
+        return rng.bit_generator.state != before
+
+    assert any(map(draws, task.checks))
+
+
 def test_every_task_describes_the_required_function(task):
     assert task.chapter in course.CHAPTERS
     assert task.difficulty in (1, 2, 3)

@@ -71,6 +71,15 @@ BITS = {
 }
 
 
+def test_the_printed_names_of_a_gpt_are_those_of_save_and_not_of_save_pretrained(tmp_path):
+    model = mh.GPT(5, context=4, d_model=4, num_heads=2, num_layers=1)
+    interchange.save(model, tmp_path / "model.safetensors")
+    interchange.save_pretrained(model, tmp_path / "folder")
+    printed = {line.split()[0] for line in repr(model).splitlines()[1:-1]}
+    assert printed == set(interchange.read(tmp_path / "model.safetensors"))
+    assert printed.isdisjoint(interchange.read(tmp_path / "folder" / "model.safetensors"))
+
+
 def test_a_file_keeps_every_bit_for_any_memory_layout(tmp_path):
     x = np.arange(24.0).reshape(2, 3, 4)
     views = {"transposed": x.T, "strided": x[:, ::2, ::-1], "big-endian": x.astype(">f8")}

@@ -154,6 +154,10 @@ def test_a_model_of_bfloat16_computes_in_float32_with_its_rounded_weights(kind, 
     assert header.count(b'"BF16"') == len(interchange.read(path))
     again = interchange.from_pretrained(tmp_path / "narrow", dtype="bfloat16")
     assert contents(saved(again, tmp_path / "again")) == contents(tmp_path / "narrow")
+    vectors = [(p.data, q.data) for p, q in zip(narrow.parameters(), again.parameters(), strict=True)
+               if p.ndim == 1]  # fmt: skip
+    assert not all(np.array_equal(x, written) for x, written in vectors)  # they are rounded
+    assert all(np.array_equal(x.astype(bfloat16), written) for x, written in vectors)
     rounded, read = model(kind), interchange.from_pretrained(tmp_path / "narrow")
     for p in rounded.parameters():
         p.data = p.data.astype(bfloat16).astype("float32") if p.ndim == 2 else p.data

@@ -182,6 +182,17 @@ def test_lse_without_a_key_is_kept_as_infinity_and_returned_as_minus_infinity(na
     np.testing.assert_allclose(lse.ravel(), [-math.inf, math.log(2)], rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "fused"])
+def test_lse_of_a_query_without_a_key_is_its_sink(name):
+    x = np.zeros((1, 1, 2, 16), "float32")
+    mask = masks.dense([[False, False], [True, True]])
+    _, lse = scaled_dot_product_attention(
+        x, x, x, mask, sink=np.asarray([0.5], "float32"), return_lse=True, implementation=name
+    )
+    expected = [0.5, math.log(math.exp(0.5) + 2)]
+    np.testing.assert_allclose(lse.ravel(), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e15])
 def test_large_scores_give_finite_and_correct_results(name, size, rng):

@@ -122,6 +122,16 @@ np.ones(2) / 0
 """)
 
 
+def test_a_submission_imports_from_two_modules_of_minimha_in_one_form(acting):
+    acting()("from minimha.kernels import numpy_tile; from minimha.parallel import run")
+    for statement in (
+        "import minimha.parallel as p", "import minimha.kernels.numpy_tile",
+        "from minimha import parallel", "from minimha.functional import softmax",
+    ):  # fmt: skip
+        with pytest.raises(ImportError, match="cannot be imported here"):
+            acting()(statement)
+
+
 def test_random_numbers_repeat_unless_a_generator_has_no_seed():
     source = b"""
 import random

@@ -223,6 +223,12 @@ def test_a_name_is_the_same_however_its_accents_are_written(tmp_path):
     assert {name: set(answers) for name, answers in found.items()} == {"zoë": {"scaled", "scores"}}
 
 
+def test_folders_of_a_student_are_searched_19_levels_deep(tmp_path):
+    write(tmp_path, {f"{name}/{'x/' * n}scores.py": "" for name, n in (("anna", 19), ("ben", 20))})
+    found, _ = submissions.find(tmp_path, {"scores": 5})
+    assert {name: list(files) for name, files in found.items()} == {"anna": ["scores"], "ben": []}
+
+
 def test_folders_may_be_deeply_nested_with_long_names(tmp_path):
     (tmp_path / "anna_scores.py").touch()
     for student, name, depth in (("ben", "b", 1020), ("carl", "c" * 250, 18)):

@@ -24,6 +24,12 @@ def test_a_page_contains_every_task_check_message_and_comment():
     assert page.links == []
 
 
+def test_a_page_contains_the_message_of_every_check_that_fails():
+    ben = student("ben", "wrong", "wrong")
+    page = Page(feedback.page(report(ben), ben))
+    assert page.text.count("the gradient of x is wrong") == 2
+
+
 def test_nothing_that_a_student_or_teacher_wrote_becomes_markup():
     evil = student(EVIL, "wrong") | {"comments": [EVIL]}
     for task in evil["tasks"]:
