@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     settings: dict[str, Any]
     for option, settings, text in (
         ("--text", {"type": Path, "metavar": "FILE"},
-         "UTF-8 text to learn (default: Python's own language reference)"),
+         "UTF-8 text to learn (default: Python's own documentation)"),
         ("--steps", {"type": _at_least(1), "default": tour.STEPS, "metavar": "N"},
          f"training steps (default: {tour.STEPS})"),
         ("--seed", {"type": _at_least(0), "default": 0, "metavar": "N"},

@@ -40,8 +40,8 @@ from .loop import PRECISIONS, Training
 from .parallel_training import ParallelTraining
 
 SETTINGS: dict[str, tuple[str, Any, str]] = {
-    "text": ("FILE", "python", "the text to learn: a UTF-8 file; python, Python's own language "
-             "reference; or shakespeare, which is downloaded once"),
+    "text": ("FILE", "python", "the text to learn: a UTF-8 file; python, Python's own "
+             "documentation; or shakespeare, which is downloaded once"),
     "layers": ("N", 4, "number of blocks"),
     "heads": ("N", 4, "attention heads in each block"),
     "width": ("N", 128, "width of the model, a multiple of --heads"),
