@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="minimha",
         description="A tour of multi-head attention from scratch: check every gradient against "
         "finite differences, train a small character-level transformer, and draw what each of its "
-        "heads attends to. Takes about a minute on two cores.",
+        "heads attends to. Takes less than a minute on two cores.",
     )
     parser.add_argument("--version", action="version", version=f"minimha {minimha.__version__}")
     parser.set_defaults(run=_tour)
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     settings: dict[str, Any]
     for option, settings, text in (
         ("--text", {"type": Path, "metavar": "FILE"},
-         "UTF-8 text to learn (default: Python's own language reference)"),
+         "UTF-8 text to learn (default: Python's own documentation)"),
         ("--steps", {"type": _at_least(1), "default": tour.STEPS, "metavar": "N"},
          f"training steps (default: {tour.STEPS})"),
         ("--seed", {"type": _at_least(0), "default": 0, "metavar": "N"},

@@ -40,8 +40,8 @@ from .loop import PRECISIONS, Training
 from .parallel_training import ParallelTraining
 
 SETTINGS: dict[str, tuple[str, Any, str]] = {
-    "text": ("FILE", "python", "the text to learn: a UTF-8 file; python, Python's own language "
-             "reference; or shakespeare, which is downloaded once"),
+    "text": ("FILE", "python", "the text to learn: a UTF-8 file; python, Python's own "
+             "documentation; or shakespeare, which is downloaded once"),
     "layers": ("N", 4, "number of blocks"),
     "heads": ("N", 4, "attention heads in each block"),
     "width": ("N", 128, "width of the model, a multiple of --heads"),
@@ -105,7 +105,8 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
                    "written by minimha train, or with a pretrained model"),
         "--tokens": ({"type": int, "default": 256, "metavar": "N"},
                      "number of tokens to generate (default: 256)"),
-        "--prompt": ({"metavar": "TEXT"}, "the text to continue (default: a line break)"),
+        "--prompt": ({"metavar": "TEXT"}, "the text to continue (default: a line break, or the "
+                     "first character of a vocabulary without one)"),
         "--chat": ({"action": "store_true"}, "the prompt is a message to the model, which answers: "
                    "needs a model with a chat template"),
         "--temperature": ({"type": float, "default": 1.0, "metavar": "X"}, "below 1 more "
@@ -388,7 +389,7 @@ def _generate(options: argparse.Namespace) -> int:
             if (value := getattr(options, name)) < 0:
                 raise ValueError(f"--{name} must be at least 0, not {value}")
         model, tokenizer = _model(options.folder)
-        text = "\n" if options.prompt is None else options.prompt
+        text = _beginning(tokenizer) if options.prompt is None else options.prompt
         if not options.chat:
             prompt = tokenizer.encode(text)
         elif isinstance(tokenizer, interchange.PretrainedTokenizer):
@@ -408,6 +409,13 @@ def _generate(options: argparse.Namespace) -> int:
         return 2
     print()
     return 0
+
+
+def _beginning(tokenizer: data.CharacterTokenizer | interchange.PretrainedTokenizer) -> str:
+    """The text that is continued without a prompt: a line break, or the first character of a
+    vocabulary without one."""
+    characters = getattr(tokenizer, "characters", "\n")
+    return "\n" if "\n" in characters else characters[0]
 
 
 def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | interchange.PretrainedTokenizer]:

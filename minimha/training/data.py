@@ -19,7 +19,7 @@ REFERENCE = "python_reference.txt"
 
 
 def python_reference() -> str:
-    """The language reference that Python ships for `help()`: real text on every machine.
+    """The part of its documentation that Python ships for `help()`: real text on every machine.
 
     It differs between versions of Python. A browser's Python comes without it; there it is read
     from REFERENCE, which lies beside the chapters. Raises ValueError if neither is there.

@@ -29,7 +29,7 @@ MARGIN = 0.1
 
 
 def take(text: Path | None, *, seed: int, steps: int, library: str, picture: Path) -> int:
-    """Take the tour of a text, by default Python's language reference, and print it.
+    """Take the tour of a text, by default Python's own documentation, and print it.
 
     Returns the exit code: 2 for input that cannot be used, and 1 if the model, on the default text
     and with the default steps, did not clearly beat the bigram table. Raises GradcheckError for a

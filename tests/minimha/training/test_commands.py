@@ -209,6 +209,16 @@ def test_a_model_of_characters_continues_a_prompt(begun, capsys):
     assert capsys.readouterr().out == vocabulary.decode(tokens[0]) + "\n"
 
 
+def test_without_a_prompt_a_model_that_knows_no_line_break_begins_with_its_first_character(
+    folder, capsys
+):
+    (folder / "t").write_text(TEXT.replace("\n", " "))
+    assert trained("out") == 0
+    capsys.readouterr()
+    assert main(["generate", "out", "--tokens", "5"]) == 0
+    assert capsys.readouterr().out.startswith(" ")
+
+
 def test_a_pretrained_model_continues_a_text_or_answers_until_its_stop_token(folder, capsys):
     tokenizers = pytest.importorskip("tokenizers")
     pytest.importorskip("jinja2")
