@@ -11,7 +11,7 @@ from minimha_autograd.backend import Array, namespace
 
 from ..functional.checks import integer
 from ..functional.masked_products import is_finite
-from .form import Form, blocks, finite, ranks
+from .form import Form, blocks, finite, ranks, rounding
 from .operations import merge_heads, project_in
 from .stacked import Stacked
 
@@ -83,7 +83,8 @@ class Bilinear(Form):
                 f"W_i = W_i^Q W_i^Kᵀ{together} is of rank {rank}, more than D = {d}: give the "
                 "head_dim to keep, and read `truncation_error`"
             )
-        root = xp.sqrt(sigma[:, None, :d])
+        kept = xp.where(sigma > rounding(sigma, w), sigma, xp.zeros_like(sigma))
+        root = xp.sqrt(kept[:, None, :d])  # 0 in a column beyond the rank
         zeros = ((0, 0), (0, 0), (0, max(0, d - sigma.shape[-1])))  # for a D beyond M
         left = ops.pad(u[..., :d] * root, zeros)  # (G, H/G · (M + 1), D)
         right = ops.pad(xp.matrix_transpose(vt)[..., :d] * root, zeros)  # (G, Mk, D)

@@ -147,9 +147,10 @@ class Form(Module):
         longer tied, and all require gradients unless none did.
 
         head_dim  D, for a conversion from the bilinear form: W_i is approximated with this rank by
-                  its singular values, and the copy's `truncation_error` is what that cuts off.
-                  Columns beyond the rank of W_i are zero in both factors, and training leaves them
-                  zero
+                  its singular values, together with its bias and the heads that share its W^K. The
+                  copy's `truncation_error` is what that cuts off. If D is larger than the rank, the
+                  other columns are zero in both factors; so are their gradients, and training
+                  leaves them zero
 
         Between the forms per-head, stacked and fused, gradients are converted as well if every
         weight has one. The bilinear form omits b_k, which adds the same number to all scores of a
@@ -189,8 +190,13 @@ def ranks(sigma: Array, matrices: Array) -> list[int]:
     """How many of the descending singular values (H, N) of these H matrices are more than
     rounding."""
     xp = namespace(sigma)
-    rounding = max(matrices.shape) * float(backend.finfo(matrices).eps) * sigma[:, :1]
-    return [int(n) for n in xp.sum(xp.astype(sigma > rounding, xp.int64), axis=1)]
+    larger = sigma > rounding(sigma, matrices)
+    return [int(n) for n in xp.sum(xp.astype(larger, xp.int64), axis=1)]
+
+
+def rounding(sigma: Array, matrices: Array) -> Array:
+    """The size (H, 1) up to which singular values (H, N) of these H matrices may be rounding."""
+    return max(matrices.shape) * float(backend.finfo(matrices).eps) * sigma[:, :1]
 
 
 def finite(w: Array) -> Array:

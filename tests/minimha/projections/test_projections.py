@@ -141,6 +141,23 @@ def test_factoring_drops_the_smallest_singular_values_and_reports_the_error(rng)
         stacked.convert("fused", head_dim=2)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_columns_beyond_the_rank_stay_zero_in_training(dtype, rng):
+    mha = mh.MultiHeadAttention(M, H, rng=rng, dtype=dtype, form="bilinear")
+    wide = mha.convert("stacked", head_dim=D + 2)
+    assert wide.truncation_error < 1e-6
+    x = rng.standard_normal((B, T, M)).astype(dtype)
+    optimiser = mh.nn.AdamW(wide.parameters(), lr=0.01)
+    for _ in range(3):
+        (wide(x) ** 2).sum().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    for p in wide.w_q, wide.w_k, wide.b_q:
+        heads = p.data.reshape(-1, H, D + 2)
+        assert not heads[..., D:].any()
+        assert heads[..., :D].any()
+
+
 def test_forms_work_on_every_library(place, rng):
     x = rng.standard_normal((B, T, M))
     mha = drawn(rng, {"num_kv_heads": G})
