@@ -89,7 +89,7 @@ message: for each bucket (gradients that are sent together), a rank sends two me
 - **A divided MLP.** Tensor parallelism in other libraries divides the MLP as well as the heads. *heads* would then
   compute less on each rank, and send about twice as much.
 - **A sliding window.** Keys visit only ranks with queries that see them:
-  `mh.cost.communication("ring", …, window=W)` counts these visits.
+  `mh.cost.communication("ring", …, window=W)` counts these visits. (In a `GPT`, it is `window=W + 1`.)
 - **Memory.** It is not counted here. With *data*, a rank holds all activations of a whole sequence. At
   T = {longest:,}, the inputs of the {L} layers alone take {inputs:.0f} GB.
 - **Two methods at once.** Large training runs divide the sequences among groups of ranks, and heads or

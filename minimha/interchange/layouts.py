@@ -274,11 +274,11 @@ UNSUPPORTED = {
 
 HARMLESS = re.compile(
     r"_.*|architectures|auto_map|bad_words_ids|cache_implementation|dtype|torch_dtype"
-    r"|.*_(token_ids?|version|fixed)|gradient_checkpointing|hidden_act|id2label|initializer_range"
+    r"|.*_token_ids?|(transformers|unsloth)_version|unsloth_fixed|gradient_checkpointing|hidden_act|id2label|initializer_range"
     r"|is_llama_config|label2id|max_window_layers|n_ctx|n_special|no_rope_layer_interval"
-    r"|num_labels|output_.*|predict_special_tokens|pretraining_tp|problem_type"
+    r"|num_labels|output_(attentions|hidden_states|router_logits|scores)|predict_special_tokens|pretraining_tp|problem_type"
     r"|reorder_and_upcast_attn|return_dict|sliding_window_(pattern|size)"
-    r"|summary_.*|task_specific_params|tokenizer_class|transformers\.js_config|use_cache"
+    r"|summary_(activation|first_dropout|last_dropout|proj_to_labels|type|use_proj)|task_specific_params|tokenizer_class|transformers\.js_config|use_cache"
 )
 """Entries that change no logits, or that other entries replace. They are kept for
 `save_pretrained`; entries that are neither read nor among these are refused."""

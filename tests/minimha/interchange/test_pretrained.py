@@ -216,6 +216,7 @@ def test_all_settings_that_a_gpt_lacks_are_named_together(tmp_path):
      "rope_scaling.type is 'linear', but must be 'default' or 'llama3'"),
     ("sliding_window", 3, "sliding_window is 3: this entry is not supported"),
     ("residual_multiplier", 0.2, "residual_multiplier is 0.2: this entry is not supported"),
+    ("output_multiplier", 0.2, "output_multiplier is 0.2: this entry is not supported"),
     ("num_experts", 4, "num_experts is 4: a mixture of experts is not supported"),
 ])  # fmt: skip
 def test_an_entry_that_is_not_understood_is_refused(entry, value, reason, tmp_path):
