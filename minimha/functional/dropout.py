@@ -22,8 +22,8 @@ def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = 
     keep  an earlier draw to reuse: boolean, broadcasts to x; rng is then not used. Make one with
           `backend.bernoulli(rng, x.shape, 1 - p, like=x)`
 
-    Raises ValueError for p outside [0, 1] and for p > 0 without rng and keep, TypeError for an rng
-    that is not a generator: a seed would drop the same entries in every call.
+    Raises ValueError for p outside [0, 1] and for p > 0 without rng and keep, TypeError if it has
+    to draw and rng is not a generator: a seed would drop the same entries in every call.
     """
     like = array_of(x)
     if not backend.is_array(like):
