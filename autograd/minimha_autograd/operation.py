@@ -67,7 +67,8 @@ def operation(
 ) -> Any:
     """Lift a function on arrays, which returns its value and its pullback, to Tensors.
 
-    function     as described at the top of this file; returns several values as a tuple
+    function     takes arrays by position and settings by name, returns (value, pullback), several
+                 values as a tuple: see the top of `minimha_autograd/operation.py`
     requirement  called with the arguments after an error: returns the requirement that they violate
                  and the likely fix, or None
     converts     the value may have another dtype or library than that of the arguments

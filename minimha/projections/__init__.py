@@ -8,7 +8,7 @@
     bilinear  w_qk (H, M, Mk), w_v                     only the products W_i = W_i^Q W_i^Kᵀ
 
 One matmul is enough for many heads, because x [W₀ W₁ …] = [xW₀ xW₁ …]: heads are blocks of columns.
-M, Mk, Mv are the widths of queries, keys and values; H the number of query heads, G that of key and
+M, Mk, Mv are the widths of the inputs of Q, K and V; H the number of query heads, G that of key and
 value heads; D the width of a head of Q and K, Dv that of V.
 """
 
