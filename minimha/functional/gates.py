@@ -48,7 +48,7 @@ def gelu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
 def relu(x: Array) -> tuple[Array, Pullback]:
     """y = x · g with g = 1 where x > 0, else 0.   dx = dy · g.
 
-    At x = 0 the gradient is 0, as in PyTorch. A NaN stays NaN.
+    At x = 0 the gradient is 0, as in PyTorch 2.13. A NaN stays NaN.
     Source: Nair and Hinton, "Rectified Linear Units Improve Restricted Boltzmann Machines" (2010).
     """
     xp = namespace(x)
