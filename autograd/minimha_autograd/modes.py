@@ -56,16 +56,17 @@ class _Counted(ContextDecorator):
 
 class no_grad(_Counted):  # noqa: N801  reads as a statement
     """Operations on Tensors are not recorded inside: `with no_grad():`, or `@no_grad()` on a
-    function. Applies to the current thread or asyncio task only."""
+    function. Each thread and each asyncio task has a context of its own (see `contextvars`), and a
+    block applies to the current one; a task that is created inside starts with a copy."""
 
 
 class detect_anomaly(_Counted):  # noqa: N801
     """NaN and infinity raise an error where they first appear, forward or backward.
 
     FloatingPointError names the operation, the first such entry, and the lines that called the
-    operation. An infinity among the inputs, as in a mask of −∞, is not an anomaly; a NaN is. Arrays
-    saved inside are compared entry by entry, on devices too. All this takes time and synchronises
-    a GPU: use it to search for a mistake, not for training.
+    operation. NaN in a value is an anomaly, and infinity if all inputs are finite, unlike a mask of
+    −∞; in a gradient both are. Arrays saved inside are compared entry by entry, on devices too. All
+    this takes time and synchronises a GPU: use it to search for a mistake, not for training.
     """
 
 

@@ -67,7 +67,8 @@ def operation(
 ) -> Any:
     """Lift a function on arrays, which returns its value and its pullback, to Tensors.
 
-    function     as described at the top of this file; returns several values as a tuple
+    function     takes arrays by position and settings by name, returns (value, pullback), several
+                 values as a tuple: see the top of `minimha_autograd/operation.py`
     requirement  called with the arguments after an error: returns the requirement that they violate
                  and the likely fix, or None
     converts     the value may have another dtype or library than that of the arguments
@@ -83,9 +84,10 @@ def operation(
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
 
-    The operation raises TypeError for arrays of two libraries or float types and for arguments that
-    are not arrays. It raises errors of the library again with its own name, the requirement and
-    the arguments. The pullback raises TypeError unless it returns one gradient for each argument.
+    The operation raises TypeError for arrays of two libraries or, but for `narrow`, float types and
+    for arguments that are not arrays, numbers, or None where that is the default. It raises common
+    errors of the library again with its own name, the requirement and the arguments. The pullback
+    raises TypeError unless it returns one gradient for each argument.
     """
     if function is None:
         return functools.partial(

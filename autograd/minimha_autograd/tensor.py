@@ -31,11 +31,12 @@ class Tensor(Variable):
     """An array with, if requires_grad, a gradient.
 
     data           the array, of any array-API library; lists and numbers become NumPy arrays
-    requires_grad  True makes a leaf, whose .grad backward() sets; needs real floating-point data
+    requires_grad  True makes a leaf, to whose .grad backward() adds; needs real floating-point data
 
-    Operators and methods are the operations of `ops` and record themselves on the tape; comparisons
-    give arrays.
-    Raises TypeError for data that is not numbers, or cannot have a gradient.
+    Operators, and most methods, are operations of `ops`, which the tape records where a gradient is
+    required; comparisons give arrays.
+    Raises TypeError for data that is not numbers, or cannot have a gradient, ValueError for lists
+    of different lengths.
     """
 
     __slots__ = ()
@@ -60,8 +61,9 @@ class Tensor(Variable):
 
     @property
     def data(self) -> Array:
-        """The array. A leaf can be assigned a new one; if its shape, dtype, library or device
-        differs, backward() through a graph made from the old one raises an error."""
+        """The array. A leaf can be assigned a new one, and so can a Tensor that requires no
+        gradient. If that of a leaf differs in shape, dtype, library or device, its .grad is
+        dropped, and backward() through a graph made from the old one raises an error."""
         return self._data
 
     @data.setter
@@ -96,7 +98,8 @@ class Tensor(Variable):
     def grad(self) -> Array | None:
         """The gradient accumulated by backward(): an array of the library and dtype of data.
 
-        Leaves have one, and after backward(retain_graph=True) every Tensor of the graph.
+        None before. Leaves get one, and with backward(retain_graph=True) the other Tensors that
+        the gradient passes, too.
         """
         if self._edge is None or self._edge[0].grads is None:
             return None
@@ -143,9 +146,11 @@ class Tensor(Variable):
         retain_graph  keep the graph, for another backward through it, and the .grad of every Tensor
                       in it
 
-        Raises RuntimeError if there is no graph, it was freed, or an array that it saved was
-        changed; ValueError for a gradient of another shape, TypeError for one of another library or
-        dtype. After an error, the .grad of all leaves is unchanged.
+        Raises RuntimeError if a needed gradient is missing, this Tensor requires none, or the graph
+        was freed, and if an array that the graph saved was changed: outside `detect_anomaly`, of a
+        large one only some entries are compared, and on a device none. Raises ValueError for a
+        gradient of another shape, TypeError for one of another library or dtype. After an error,
+        the .grad of all leaves is unchanged.
         """
         node, k = self._required_edge("backward() on")
         if gradient is None:

@@ -4,15 +4,13 @@
     mh.cost.compare(M=512, H=8, T=128)  # all forms of the projections
 
 A computation is a list of primitives, one for each array operation. Each has a number of
-floating-point operations (flops) and of bytes moved; a cost is their sum. Nearly all flops are in
-matrix products, and the backward pass of a product y = a b takes two more, da = dy bᵀ and
-db = aᵀ dy: so the backward pass costs twice as much as the forward pass.
+floating-point operations (flops) and of bytes moved, and a cost sums both over the list. Only the
+flops of matrix products are counted. The backward pass of a product y = a b takes two more,
+da = dy bᵀ and db = aᵀ dy: so the backward pass takes twice the flops of the forward pass.
 
-Bytes are accurate to a few percent, and time is an estimate, as docs/cost.md describes. All other
-numbers are exact.
-
-All of this holds for attention on NumPy arrays, without mask, bias of the scores, sink, softcap and
-dropout, and with the gradient of the input.
+For attention by the reference implementation on NumPy arrays, without mask, bias of the scores,
+sink, softcap and dropout, and with the gradient of the input, parameters, flops and saved bytes are
+exact. The bytes moved are approximate, and time is an estimate: docs/cost.md says how accurate.
 
     mh.cost.communication("ring", 4, T=16_384, H=8, D=64, causal=True)  # what each rank sends
 

@@ -72,11 +72,14 @@ def multi_head(
 ) -> Cost:
     """A whole `MultiHeadAttention`: `projections`, `attention`, and the output times W^O.
 
-        output   H·Dv·M parameters, 2·B·T times as many flops forward, twice that backward
-        saved    also Q, K, V and the B·T·H·Dv merged outputs of the heads
+        output   H·Dv·M parameters and M of a bias, 2·B·T times H·Dv·M flops forward, twice that
+                 backward
+        saved    also Q, K, V and the B·T·H·Dv merged outputs of the heads; in a loop with grouped
+                 heads not K and V, only the copies
 
-    In the bilinear form Q is (B, H, T, Mk), and K is the input. Arguments as in `projections` and
-    `attention`; the module has no implementation "steps".
+    In the bilinear form Q is (B, H, T, Mk), and K is the input, which is not saved again unless a
+    loop copies its heads. Arguments as in `projections` and `attention`; the module has no
+    implementation "steps".
     """
     if implementation == "steps":
         raise ValueError('"steps" is `attention_steps`, which MultiHeadAttention does not run')

@@ -86,8 +86,8 @@ def training_step(
     way: str, ranks: int, buckets: Iterable[int], *, layers: int, **settings: Any
 ) -> list[Sent]:
     """What each rank sends in a step of `training.ParallelTraining`, unless the step collects the
-    whole model: `communication` in every layer, the `update`, and an all_reduce of two numbers, the
-    loss and the square of the gradient's norm.
+    whole model: `communication` in every layer, the `update`, and an all_reduce for each of two
+    numbers, the loss and the square of the gradient's norm.
 
     buckets are those of `update`, settings those of `communication`.
     """

@@ -22,7 +22,7 @@ def compare(
     machine: Machine | None = None,
     **letters: Any,
 ) -> Comparison:
-    """`multi_head` in every form of the projections, as a table.
+    """`multi_head` in every form of the projections that these sizes can have, as a table.
 
         mh.cost.compare(M=512, H=8, T=128)
         mh.pictures.costs(mh.cost.compare(M=512, H=8, T=128), over="H")
@@ -59,7 +59,7 @@ class Comparison:
 
     def over(self, axis: str) -> dict[int, dict[str, Cost]]:
         """The costs at sizes of one axis, "M", "H", "D" or "T": powers of two, D up to 2·M, and the
-        size of this setting, except impossible ones, where H does not divide M."""
+        size of this setting, except impossible ones, such as an H that does not divide M."""
         low, high = _POWERS[axis]
         if axis == "D":
             high = (2 * self.setting.sizes.d_model).bit_length() - 1

@@ -54,10 +54,10 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
 
     G          of the grouped kind
     C, Dr, Cq  the widths latent, rope_dim and query_latent of `LatentAttention`
-    letters    the others of `Setting.of`; there are no biases
+    letters    M, H, B, D, Dv and dtype, as in `Setting.of`; there are no biases
 
     Bytes are those of all operands and results: the absorbed form reads the latents twice, as keys
-    and as values. Norms, rope and the new entries of the cache are not counted.
+    and as values. The bytes of norms, rope and the new entries of the cache are not counted.
 
     Raises ValueError for sizes that do not match.
     """

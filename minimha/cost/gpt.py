@@ -36,10 +36,10 @@ def gpt_step(vocabulary: int, layers: int, **letters: Any) -> Step:
 
         parameters  layers · (12 M² + 13 M) + 2 M + (2 · vocabulary + T) · M
         flops       3 · B·T · (layers · (24 M² + 4 T·M) + 2 M · vocabulary)
-        kept        layers · B·H·T² numbers with "reference"; "tiled" stores none
+        kept        layers · B·H·T² numbers with "reference"; "tiled" stores no weights
 
-    in the usual case H·D = M with G = H and Dv = D. Bytes are those of this dtype. The activations
-    that a step keeps besides the attention weights are not counted.
+    in the usual case H·D = M with G = H, Dv = D and biases. Bytes are those of this dtype. The
+    activations that a step keeps besides the attention weights are not counted.
     """
     s = Setting.of(**letters)
     width, n = s.sizes.d_model, s.B * s.T

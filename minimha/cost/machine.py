@@ -26,7 +26,7 @@ class Machine:
 
     products  seconds of a matrix product, as a function of its flops
     walks     seconds of an elementwise operation, as a function of the bytes it reads and writes
-    overhead  seconds of every array operation, however small
+    overhead  seconds that every array operation and node of the tape takes, however small
     """
 
     products: Curve
@@ -34,12 +34,12 @@ class Machine:
     overhead: float
 
     def seconds(self, cost: Cost) -> float:
-        """The expected time in seconds: the sum over the primitives of
+        """The expected time in seconds: the sum over the primitives, each as often as it runs, of
 
             overhead + max(matrices · time(flops / matrices), time(bytes))
 
-        Source: Williams et al., "Roofline: An Insightful Visual Performance Model" (2009), with
-        curves in place of one peak and one bandwidth.
+        Source: Williams et al., "Roofline: An Insightful Visual Performance Model for Multicore
+        Architectures" (2009), with curves in place of one peak and one bandwidth.
         """
         expected = 0.0
         for s in cost.primitives:
@@ -58,13 +58,13 @@ class Machine:
 
 @functools.cache
 def calibrate(dtype: str = "float32") -> Machine:
-    """The times of this machine, measured in at most two seconds by the first call.
+    """The times of this machine, measured by the first call for this dtype, in a second or two.
 
     products  of square matrices of 8 to 384 rows, the mean of y = a b, da = y bᵀ and db = aᵀ y. A
               product counts as no slower than smaller ones of as many flops, so that times in
               which threads wait for each other do not count
-    walks     sums of two arrays of 4 KB to 8 MB, of which eight are kept, as activations are: in
-              the cache, in memory, and in memory that the system has yet to provide
+    walks     sums of two arrays of 2¹⁰ to 2²¹ entries, of which eight are kept, as activations are:
+              in the cache, in memory, and in memory that the system has yet to provide
     overhead  the time of the stacked projections of a 2 × 2 input, forward and backward, divided by
               the number of calls in it
     """

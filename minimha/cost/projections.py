@@ -26,7 +26,8 @@ def projections(form: str = "stacked", *, backward: bool = True, **letters: Any)
     more than inputs and parameters: its 3·B·T·M first products. The bilinear form has keys of width
     M, which `attention` pays for: `multi_head` counts both.
 
-    Raises ValueError for an unknown form, and for the fused one with three inputs.
+    Raises ValueError for an unknown form, for the fused one with three inputs, and for sizes that
+    do not match.
     """
     form_named(form)
     s = Setting.of(**letters)

@@ -6,7 +6,7 @@ from ..functional.checks import at_least_0, integer, probability
 
 
 def speculation(acceptance: float, ahead: int, ratio: float, *, scoring: float = 1.0) -> float:
-    """How many times faster `speculate` is than `generate`.
+    """How many times faster than `generate` we expect `speculate` to be, with the same model.
 
         (1 + a + … + aᵏ) / (c k + s) = (1 − aᵏ⁺¹) / ((1 − a) (c k + s))
 
@@ -15,10 +15,11 @@ def speculation(acceptance: float, ahead: int, ratio: float, *, scoring: float =
     ratio       c, the time of a call of the draft over that of the model, both with one token and
                 with drawing the next
     scoring     s, the time of the model's call with k + 1 tokens over that with one. It is about 1
-                if reading the weights takes nearly all the time, as on most GPUs
+                if reading the weights takes nearly all the time
 
     The numerator is the mean number of tokens in a round: with ratio=0 and s = 1, the result is
-    the number of tokens for each call of the model. With s = 1, some k makes it faster if a > c.
+    the mean number of tokens for each call of the model. With s = 1, some k makes it faster if
+    a > c.
     Source: Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
     Decoding" (2023), theorem 3.8, where s = 1.
     """

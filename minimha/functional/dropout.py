@@ -19,11 +19,11 @@ def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = 
     p     from 0 to 1; without a keep, 0 returns x itself and draws nothing
     rng   the generator to draw from. It draws an array of the shape of x on the host, so that a
           seed gives the same result for every library
-    keep  an earlier draw to reuse: boolean, broadcasts to x; rng is then not used. Make one with
-          `backend.bernoulli(rng, x.shape, 1 - p, like=x)`
+    keep  an earlier draw to reuse: boolean, broadcasts to x; rng is then not used. For an array x
+          make one with `backend.bernoulli(rng, x.shape, 1 - p, like=x)`
 
-    Raises ValueError for p outside [0, 1] and for p > 0 without rng and keep, TypeError for an rng
-    that is not a generator: a seed would drop the same entries in every call.
+    Raises ValueError for p outside [0, 1] and for p > 0 without rng and keep, TypeError if it has
+    to draw and rng is not a generator: a seed would drop the same entries in every call.
     """
     like = array_of(x)
     if not backend.is_array(like):

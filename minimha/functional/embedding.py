@@ -22,8 +22,9 @@ def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     """y = table[indices].   dtable[n] = Σ dy over all places where indices = n.
 
     table (N, M), indices (…) integers from 0 to N − 1, y (…, M).
-    Raises IndexError for an index out of range, TypeError for indices that are not integers. On a
-    device such an index gives NaN instead, since the check would make the host wait for the device.
+    Raises IndexError for an index out of range, TypeError for indices that are not integers,
+    ValueError unless the table has two axes. On a device an index out of range gives NaN instead,
+    since the check would make the host wait for the device.
     """
     backend.require(backend.is_integral, indices, "indices")
     xp = backend.namespace(table)

@@ -20,7 +20,8 @@ def gelu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
 
         dx = dy · (g + x · dg),  dg = 2 g (1 − g) · du,  du = √(2/π) · (1 + 3 · 0.044715 x²)
 
-    This is the tanh form, as in GPT-2. With `times`, of the same shape as x,
+    This is the tanh form, as in GPT-2. An x below −10 counts as −10, where |x · g| < 10⁻³⁶. With
+    `times`, of the same shape as x,
 
         y = x · g · times,  dx = dy · times · (g + x · dg),  dtimes = dy · x · g
 
@@ -47,7 +48,7 @@ def gelu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
 def relu(x: Array) -> tuple[Array, Pullback]:
     """y = x · g with g = 1 where x > 0, else 0.   dx = dy · g.
 
-    At x = 0 the gradient is 0, as in PyTorch. A NaN stays NaN.
+    At x = 0 the gradient is 0, as in PyTorch 2.13. A NaN stays NaN.
     Source: Nair and Hinton, "Rectified Linear Units Improve Restricted Boltzmann Machines" (2010).
     """
     xp = namespace(x)
@@ -64,7 +65,8 @@ def relu(x: Array) -> tuple[Array, Pullback]:
 def silu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
     """y = x · g with g = 1 / (1 + e^(−x)).   dx = dy · (g + x · dg),  dg = g · (1 − g).
 
-    The gate of Llama, also called swish. `times` is a second factor, as in `gelu`.
+    The gate of Llama, also called swish. `times` is a second factor, as in `gelu`. An x below −80
+    counts as −80, where |x · g| < 10⁻³².
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016); Ramachandran et al.,
     "Searching for Activation Functions" (2017), as swish with β = 1.
     """

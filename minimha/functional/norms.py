@@ -18,12 +18,13 @@ def layer_norm(
         dbias = Σ dy,  dweight = Σ dy · x̂, summed over the rows
         dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ  with g = dy · weight
 
-    x (…, M), weight (M,), bias (M,) or None. Raises ValueError for other shapes.
+    x (…, M) with at least one axis, weight (M,), bias (M,) or None. Raises ValueError for other
+    shapes.
     Source: Ba, Kiros and Hinton, "Layer Normalization" (2016).
     """
-    xp, width, rows = namespace(x), x.shape[-1], tuple(range(x.ndim - 1))
-    if any(p.shape != (width,) for p in (weight, bias) if p is not None):
-        raise ValueError(f"weight and bias must have the width of x, ({width},)")
+    xp, width, rows = namespace(x), x.shape[-1:], tuple(range(x.ndim - 1))
+    if not width or any(p.shape != width for p in (weight, bias) if p is not None):
+        raise ValueError(f"weight and bias must have the width of x, {tuple(width) or '(M,)'}")
 
     centred = x - _mean(x)
     sigma = xp.sqrt(_mean(centred * centred) + eps)  # var() would drop imaginary parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minimha_autograd import widened
+from minimha_autograd import backend, widened
 from minimha_autograd.backend import Array, namespace
 
 from .embedding import embedding
@@ -18,9 +18,10 @@ class Quantised:
     values  (M, N) of int8, from −127 to 127
     scale   (1, N), one for each column, or (M, 1), one for each row
 
-    Rounding changes an entry by at most scale/2 = max |w|/254, over the column or the row. Since
-    all entries of a column have one scale, x w = (x values) · scale.
-    Source: Dettmers et al., "LLM.int8()" (2022), section 2, without its treatment of outliers.
+    Rounding changes an entry by about scale/2 = max |w|/254 at most, over the column or the row,
+    unless that is subnormal. If all entries of a column have one scale, x w = (x values) · scale.
+    Source: Dettmers et al., "LLM.int8()" (2022), for the weights alone, without its treatment of
+    outliers.
     """
 
     values: Array
@@ -28,9 +29,9 @@ class Quantised:
 
     @classmethod
     def of(cls, w: Array, axis: int) -> Quantised:
-        """The nearest matrix with one scale for all entries along this axis. They follow each other
-        in memory, in the order in which kernels read them. float16 and bfloat16 get scales of
-        float32."""
+        """w rounded to multiples of max |w|/127, one scale for all entries along this axis. They
+        follow each other in memory, in the order in which kernels read them. float16 and bfloat16
+        get scales of float32."""
         if axis % 2 == 0:
             return cls.of(w.mT, axis=1).mT
         w = widened(w)
@@ -38,6 +39,7 @@ class Quantised:
         scale = xp.max(xp.abs(w), axis=1, keepdims=True) / 127
         steps = xp.round(w / xp.where(scale > 0, scale, xp.ones_like(scale)))
         values = xp.empty(w.shape, dtype=xp.int8, device=w.device)  # row by row in memory
+        steps = backend.clip(steps, -127, 127)  # a subnormal scale may be far too small
         values[...] = xp.astype(steps, xp.int8)
         return cls(values, scale)
 

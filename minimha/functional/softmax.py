@@ -23,7 +23,7 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Arr
           of x and dy there
 
     A row without visible entries (it is empty, the mask hides all of it, or all its entries are −∞)
-    gives zeros and zero gradients.
+    gives zeros and, for a finite dy, zero gradients.
     """
     return masked_softmax(x, axis, mask)
 

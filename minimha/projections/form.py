@@ -88,8 +88,8 @@ def form_named(name: str) -> type[Any]:
 class Form(Module):
     """The linear maps of Q, K and V, their weights held in one of the `FORMS`.
 
-    The weights are attributes, named as in the paper: Tensors, lists with one Tensor per head,
-    or None for a missing bias. (During a conversion they are arrays.)
+    The weights are attributes: Tensors, lists with one Tensor per head, or None for a missing
+    bias. (During a conversion they are arrays.)
 
     form              the name in `FORMS`
     rearranges        whether the weights are those of the stacked form in another order, so that
@@ -107,7 +107,7 @@ class Form(Module):
         """Q (…, H, T, D), K (…, G, S, D) and V (…, G, S, Dv) of query (…, T, M), key (…, S, Mk) and
         value (…, S, Mv). In the bilinear form Q and K have the width Mk, and K is the key itself.
 
-        Raises ValueError where the fused form is given three different inputs.
+        Raises ValueError in the fused form unless query, key and value are one and the same object.
         """
         raise NotImplementedError
 
@@ -177,7 +177,12 @@ class Form(Module):
         return new
 
     def ranks(self) -> list[int]:
-        """The rank of W_i = W_i^Q W_i^Kᵀ of each head: at most D, unless W_i itself is learned."""
+        """The rank of W_i = W_i^Q W_i^Kᵀ of each head, computed: the number of singular values that
+        are more than rounding.
+
+        At most D unless W_i itself is learned, or W_i is so much smaller than its factors that the
+        rounding errors of the product count.
+        """
         wide: Any = self.mapped(lambda p: widened(p.data))
         if self.form != "bilinear":
             wide = FORMS["bilinear"].from_stacked(wide.to_stacked())

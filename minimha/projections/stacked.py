@@ -57,17 +57,18 @@ def Projections(  # noqa: N802 — reads as the class of what it makes
 ) -> Any:
     """New projections in one of the `FORMS`.
 
-    d_model, num_heads  M, the width of queries, and H
+    d_model, num_heads  M, the width of the query input, and H
     form                how the weights are held: a name in `FORMS`
     bias                whether b_q, b_k and b_v are added
     rng                 a generator or a seed. The stacked weights are normal with variance 1/rows,
-                        and the other forms are converted from them: the same seed gives the same
-                        function in every form
+                        and the other forms are converted from them: up to rounding, the same seed
+                        gives the same attention in every form
     dtype               of the weights
     sizes               num_kv_heads, head_dim, v_head_dim, kdim, vdim: G, D, Dv, Mk, Mv. By default
                         G is H, D is M/H, Dv is D, Mk is M and Mv is Mk
 
-    Raises ValueError for sizes that do not match or that the form cannot represent.
+    Raises ValueError for an unknown form, and for sizes that do not match or that the form cannot
+    represent.
     """
     of, rng = Sizes.of(d_model, num_heads, **sizes), backend.generator(rng)
     weights: dict[str, Any] = {}

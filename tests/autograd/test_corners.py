@@ -189,6 +189,8 @@ def test_nothing_flows_back_through_integers():
 def test_empty_lists_and_foreign_byte_orders():
     assert leaf([1.0, 2.0])[[]].shape == (0,)
     assert leaf(np.ones((3, 2)))[:, []].shape == (3, 0)
+    for key in ((slice(None), [], [0]), (0, slice(None), [])):  # beside other arrays, as in NumPy
+        assert leaf(np.ones((2, 3, 4)))[key].shape == np.ones((2, 3, 4))[key].shape
     assert mh.Tensor(np.ones(2, dtype=">f8")).exp().dtype == np.float64
     assert mh.Tensor(np.ones(6)).reshape(np.int64(2), 3).shape == (2, 3)
     assert ops.pad(leaf([1.0]), np.array([1, 2])).shape == (4,)

@@ -40,10 +40,10 @@ def gradcheck(
             or by name, {"query": "B H T D"}, which may name intermediates too
     rng     a generator or a seed for the random cotangents
     method  "auto": the complex step where f allows it and differences confirm it, otherwise
-            Richardson's extrapolation; with more than 4096 entries, the largest arrays are
-            checked along random directions. Or "complex step", "richardson", "fourth-order"
-            (differences), "adjoint" (random directions v: ⟨dx, v⟩ = dL along v). Wherever entries
-            are compared, central differences are checked as well
+            Richardson's extrapolation; with more than 4096 entries, the largest arrays, or all,
+            are checked along random directions. Or "complex step", "richardson", "fourth-order"
+            or "central" (differences), "adjoint" (random directions v: ⟨dx, v⟩ = dL along v).
+            Wherever entries are compared, central differences are checked as well
     parameters
             Tensors by name, or a module, whose gradients are checked as well; by default those of
             f, if it is a module

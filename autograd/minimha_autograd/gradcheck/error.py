@@ -11,7 +11,8 @@ fails. It returns a message with the step at fault and its likely cause, and the
 
 
 class GradcheckError(AssertionError):
-    """A gradient is wrong. The message says which one, where, by how much, and the probable cause.
+    """A gradient is wrong: the message says which one, where, by how much, and the probable cause
+    if one is known. Or nothing can be compared: the message says why.
 
     report     the Report, including wrong rows; None if nothing could be compared
     diagnosis  the wrong step and the likely cause; None if nothing explains it

@@ -134,7 +134,7 @@ def divide(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pull
 
 @operation(requirement=broadcasting)
 def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
-    """y = aᵇ.   da = dy · b · aᵇ⁻¹, db = dy · y · log a."""
+    """y = aᵇ.   da = dy · b · aᵇ⁻¹, 0 where b = 0;  db = dy · y · log a, 0 where a = 0 ≤ b."""
     xp = namespace(a, b)
     if is_array(a) and is_array(b) and not (is_floating(b) or is_complex(b)):
         b = xp.astype(b, a.dtype)  # b − 1 would leave the range of a narrow integer

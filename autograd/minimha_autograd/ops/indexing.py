@@ -19,7 +19,7 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
     """y = x[key] for integers, slices, None, an ellipsis, and arrays of integers or booleans.
 
     dx = dy at key, 0 elsewhere; where an array of integers repeats an entry, its gradients add up.
-    Indexing means the same as in NumPy on every library.
+    These mean the same as in NumPy on every library.
     Raises TypeError for an invalid index, IndexError for one out of range; in CuPy it wraps around.
     """
     xp = namespace(x)
@@ -54,7 +54,7 @@ def _part(k: Any, x: Array) -> Any:
     """One part of a key: integers of any kind as Python's, lists as arrays in the library of x."""
     k = array_of(k)
     if isinstance(k, list):
-        k = backend.asarray(k) if k else slice(0, 0)
+        k = backend.asarray(k) if k else backend.asarray([0])[:0]
     if isinstance(k, slice):
         # Of Python's numbers: arrays without axes could be changed later.
         ends = (k.start, k.stop, k.step)

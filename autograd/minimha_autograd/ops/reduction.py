@@ -103,8 +103,8 @@ def _extreme(x: Array, name: str, axis: Axis, keepdims: bool) -> tuple[Array, Pu
 def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
     """y = log Σ eˣ over axis.   dx = dy · eˣ⁻ʸ, the softmax of x.
 
-    The largest entry is subtracted first, so nothing overflows. If all entries are −∞, or there are
-    none, y is −∞ and dx is 0.
+    The largest entry is subtracted first, so that no exponential of finite entries overflows. If
+    all entries are −∞, or there are none, y is −∞ and, for a finite dy, dx is 0.
     """
     xp = namespace(x)
     kept = _kept(x.shape, axis)

@@ -100,7 +100,7 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
 def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the arrays one after another along axis.   Each gets its part of dy.
 
-    Called with the arrays, or with a list of them.
+    Called with the arrays, and axis by name, or with a list of them.
     """
     y = namespace(*arrays).concat(arrays, axis=axis)
     lengths = [x.shape[axis] for x in arrays]
@@ -112,7 +112,7 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
 def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the arrays side by side along a new axis.   Each gets its part of dy.
 
-    Called with the arrays, or with a list of them.
+    Called with the arrays, and axis by name, or with a list of them.
     """
     xp = namespace(*arrays)
     y = xp.stack(arrays, axis=axis)

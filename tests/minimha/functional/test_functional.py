@@ -114,6 +114,22 @@ def test_layer_norm_ignores_a_shift_and_without_eps_a_scale_of_each_row(rng):
     np.testing.assert_allclose((dx * x_hat).sum(axis=1), 0, atol=1e-13)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
+def test_layer_norm_refuses_another_width_and_no_axis(shape):
+    with pytest.raises(ValueError, match="weight and bias must have the width of x"):
+        mh.functional.layer_norm(np.ones(shape), np.ones(4))
+
+
+def test_gates_of_large_negative_numbers_are_those_of_the_last_one_that_counts():
+    for gate, last, bound in (
+        (mh.functional.gelu, -10.0, 1e-36),
+        (mh.functional.silu, -80.0, 1e-32),
+    ):
+        y = gate(np.array([last, 2 * last, -np.inf]))
+        assert abs(y[0]) < bound
+        np.testing.assert_array_equal(y, y[0])
+
+
 def test_the_derivatives_of_the_mean_and_the_deviation_that_chapter_09_uses(rng):
     M, h = 5, 1e-30
     x, j = rng.standard_normal(M), 3

@@ -24,6 +24,11 @@ def test_an_entry_changes_by_at_most_half_a_step_and_the_largest_not_at_all(rng)
     np.testing.assert_allclose(near[largest], w[largest], rtol=1e-12)
 
 
+def test_subnormal_entries_keep_their_sign():
+    w = np.array([[189.0], [-189.0], [100.0]], "float32") * np.float32(2) ** -149
+    np.testing.assert_array_equal(Quantised.of(w, axis=0).values, [[127], [-127], [100]])
+
+
 @pytest.mark.parametrize("rows", [1, 20])
 def test_a_product_is_that_of_the_rounded_matrix_forwards_and_backwards(rows, rng):
     """For a normal w, the error is that of a uniform rounding: 1/√12 of a step, which is about
