@@ -107,8 +107,8 @@ class Mask:
 
         shape    (…, H, T, S), or (T, S) alone
         like     an array of the library and on the device wanted; NumPy if left out
-        queries  the queries whose rows are wanted, of 0 … T − 1; other rows are never built. Where
-                 all queries share one row, the array has this row alone
+        queries  the queries whose rows are wanted, a slice of 0 … T − 1 without a step; other rows
+                 are never built. Where all queries share one row, the array has this row alone
 
         Raises ValueError if the mask does not fit the shape.
         """
@@ -169,7 +169,7 @@ class Mask:
         """This mask for some queries and keys of a sequence, as a mask for the scores of those.
 
         shape          that of the scores of the whole sequence, (…, H, T, S) or (T, S)
-        queries, keys  slices of its positions
+        queries, keys  slices of its positions, without a step
         heads          a slice of its heads
 
         For attention in parts, such as `parallel.ring_attention`. Of the whole array, nothing but

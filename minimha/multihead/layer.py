@@ -41,8 +41,9 @@ class MultiHeadAttention(Module):
                   `QKNorm(…)` is for all heads together, or with another eps
     rope          `positions.Rope(…)`: Q and K are then rotated by their positions
     alibi         whether scores decrease with distance, by `positions.alibi`: self-attention only
-    dropout       the fraction of the weights dropped in calls with an rng or a keep
-    rng           a generator or a seed; initial weights are normal with variance 1/rows
+    dropout       the probability with which each weight is dropped in calls with an rng or a keep
+    rng           a generator or a seed. Initial matrices are normal with variance 1/rows, in the
+                  bilinear form w_qk the product of two such; biases start at 0
     dtype         of the weights
 
     `projections` holds w_q, w_k, w_v, b_q, b_k, b_v in the chosen form; they are also attributes of
