@@ -122,9 +122,9 @@ class Mask:
         block    (queries, keys) in a block; the last blocks may be smaller
         returns  (empty, full), booleans (…, ⌈T/queries⌉, ⌈S/keys⌉) that broadcast over the heads
 
-        The array (T, S) is not built as a whole, except that of documents with ids on a device:
-        where each query sees one run of keys, its interval is enough, and otherwise one row of
-        blocks is made at a time.
+        The array (T, S) is not built as a whole, except for `dense` and for documents with ids on a
+        device: where each query is known to see one run of keys, its interval is enough, and
+        otherwise one row of blocks is made at a time.
         """
         height, width = map(backend.index, block)
         if height < 1 or width < 1:
