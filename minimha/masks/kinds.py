@@ -47,8 +47,8 @@ def padding(lengths: Array | Sequence[int]) -> Mask:
     """Every query sees the first lengths[b] keys of its sequence b. lengths: integers (…), 0 to S.
 
     Hides keys, never queries. Raises TypeError unless lengths are integers, ValueError where they
-    do not match the batch, are negative or, without the offset of `Mask.at`, exceed S. Of lengths
-    on a device only the shape is checked: for the numbers, the host would have to wait.
+    do not match the batch, are negative or, without the offset of `Mask.at`, exceed S. Lengths on
+    a device are not compared with these bounds, since the host would have to wait for them.
     """
     lengths = _integers(
         lengths,
