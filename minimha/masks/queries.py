@@ -16,7 +16,7 @@ def resolve(mask: AnyMask, query: Array, key: Array) -> Array | None:
 
     query (…, H, T, D), key (…, G, S, D); the array broadcasts to (…, H, T, S). A bare array is
     read as `dense`. One that could be (B, S) raises a ValueError, since it would silently broadcast
-    over queries instead of the batch; so does one that could be (B, T, S) or (H, T, S).
+    over queries instead of the batch; so does one that could be (B, T, S) or (H, T, S), if B > 1.
     """
     if mask is None:
         return None
