@@ -156,7 +156,7 @@ class Mask:
 
     def at(self, offset: int) -> Mask:
         """This mask for queries at the key positions offset … offset + T − 1, unless it has an
-        offset of its own.
+        offset or align of its own.
 
         For decoding with a cache, where more keys will come: lengths, ids and valid keys may be
         those of the whole sequence, and count up to S.
