@@ -398,6 +398,10 @@ RECORDS = [
         Case(*SEQUENCES, *WEIGHTS, *BIASES, num_heads=H),
         Case(*SEQUENCES, *WEIGHTS, num_heads=H, mask=MASK),
         Refused(ValueError, "num_heads", *SEQUENCES, *WEIGHTS, num_heads=5),
+        Refused(
+            ValueError, "the same batch", SEQUENCES[0], *(x[:1] for x in SEQUENCES[1:]), *WEIGHTS,
+            num_heads=H,
+        ),
     ),
     Record(mh.projections.project_in,
            lambda x, w, b=0.0, num_heads=1: heads(x @ w + b, num_heads), products=True).at(

@@ -54,8 +54,8 @@ def linear_attention(
                 memory grow linearly with T
     chunk       the number of positions in a chunk
 
-    All forms have the same values and gradients. Returns out (…, H, T, Dv) and S after the last
-    position, (…, H, D, Dv), with which the next call continues; when decoding, T = 1.
+    All forms have the same values and gradients up to rounding. Returns out (…, H, T, Dv) and S
+    after the last position, (…, H, D, Dv), with which the next call continues (T = 1 in decoding).
 
     The rest is left to the caller: a scale or a feature map is applied to query and key, and a
     column of ones beside value gives Σ α_{s+1} ⋯ α_t (q_t · k_s), by which out can be divided.

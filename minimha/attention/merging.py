@@ -20,11 +20,11 @@ def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]
 
     outs  (…, T, Dv) each, the outputs of the parts
     lses  (…, T) each, the logarithms of their sums of exponentials: −∞ where a part has no visible
-          key and no sink; it then changes nothing
+          key and no sink; its out, 0 there, then changes nothing
 
     out = Σ wₚ outₚ and lse = log Σ exp(lseₚ), with the weights wₚ = exp(lseₚ − lse) of the parts p,
-    which sum to one. Both have gradients: see `merged`. A sink belongs to one part only, because
-    the lse of a part includes it.
+    which sum to one where a part is not empty. Both have gradients: see `merged`. A sink belongs to
+    one part only, because the lse of a part includes it.
     Raises ValueError unless there is one lse for each out, and TypeError for different dtypes.
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
     """

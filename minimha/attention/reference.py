@@ -150,7 +150,8 @@ def pair_scores(
 ) -> tuple[Array, Pullback]:
     """y = Q Kᵀ for query (…, H, T, D), key (…, G, S, D), y (…, H, T, S).   dQ = dy K, dK = dyᵀ Q.
 
-    A pair that the boolean mask hides contributes nothing to the gradients, and is finite in y.
+    A pair that the boolean mask hides is finite in y. The pullback expects its dy to be 0, and
+    takes NaN and infinity for 0.
     """
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
@@ -172,7 +173,8 @@ def weighted_sum(
 
         dweights = dy Vᵀ,  dV = weightsᵀ dy
 
-    A pair that the boolean mask hides has weight 0 and contributes nothing, even if it is NaN.
+    A pair that the boolean mask hides must have weight 0. It contributes nothing to y and dV, even
+    if its value or dy is NaN.
     """
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:

@@ -77,7 +77,8 @@ def scaled_dot_product_attention(
              variance 1
     softcap  limits the scaled scores to softcap · tanh(scores / softcap), before the bias is added
     sink     broadcasts to (…, H): one more logit in the softmax of each head, without a value
-    dropout  the fraction of the weights, 0 to 1, set to 0; the others are scaled by 1/(1 − dropout)
+    dropout  the probability, 0 to 1, with which each weight is set to 0; the others are scaled by
+             1/(1 − dropout)
     rng      the generator that draws which weights are kept; on a GPU it draws only a seed for this
     keep     boolean, broadcasts to (…, H, T, S): which weights to keep, instead of a draw
     return_weights
@@ -89,13 +90,15 @@ def scaled_dot_product_attention(
              one of `attention.IMPLEMENTATIONS`; "auto": see `minimha.implementation`
 
     Returns the output (…, H, T, Dv), then the weights and lse if asked for: arrays for arrays,
-    Tensors if any argument is one. Gradients flow to query, key, value and bias, and to scale,
-    softcap and sink where these are Tensors, by the formulas of `attention`. A query that
-    may attend to no key has the output 0, weights 0, gradients 0 and, without a sink, lse −∞.
-    Hidden keys and values have no influence, even if they are NaN or infinite.
+    Tensors if one of query, …, softcap, the first eight arguments, is one. Gradients flow to query,
+    key, value and bias, and to scale, softcap and sink where these are Tensors, by the formulas of
+    `attention`. A query that may attend to no key has the output 0, weights 0, gradients 0 and,
+    without a sink, lse −∞. Hidden keys and values contribute nothing, even if they are NaN or
+    infinite.
 
-    Raises ValueError for shapes that do not match, TypeError for wrong dtypes and for masks that
-    are not boolean; each error names the argument and what is required.
+    Raises ValueError for shapes that do not match and for the boolean arrays that `masks.resolve`
+    refuses, TypeError for wrong dtypes and for masks that are not boolean; the errors name the
+    argument and what is required.
     """
     x = arguments(
         query, key, value, mask, bias, sink, scale, softcap, dropout=dropout, rng=rng, keep=keep,
@@ -161,7 +164,8 @@ def computed(
 
 @contextlib.contextmanager
 def implementation(by: str | Callable[..., Any]) -> Iterator[None]:
-    """Within the `with` block, this implementation computes attention.
+    """Within the `with` block, this implementation computes `scaled_dot_product_attention`, unless
+    a call names another; where it does not support the arguments, the reference does.
 
     by  one of `IMPLEMENTATIONS`, "auto", or a function like these
 
@@ -234,9 +238,10 @@ class Dispatch(NamedTuple):
 def explain_dispatch(*inputs: Any, implementation: str = "auto", **settings: Any) -> Dispatch:
     """Which implementation computes this call of `scaled_dot_product_attention`, and why.
 
-    The arguments and errors are those of that function; it computes nothing and draws nothing from
-    rng. The result prints as a table: the implementation chosen, then the reason for or against
-    each one considered. `reasons` has the reasons by name.
+    The arguments are those of that function, and so are the errors, except for rng: it computes no
+    attention and draws nothing, so that dropout needs no rng here. The result prints as a table:
+    the implementation chosen, then the reason for or against each one considered. `reasons` has the
+    reasons by name.
     """
     settings = {name: array_of(x) for name, x in settings.items()}
     drops = settings.pop("dropout", 0.0) if settings.get("keep") is None else 0.0
@@ -244,6 +249,10 @@ def explain_dispatch(*inputs: Any, implementation: str = "auto", **settings: Any
     x = arguments(*map(array_of, inputs), **settings)
     masks.key_intervals(x.mask, x.query, x.key)  # raises the errors of the mask
     by = requested.get() if implementation == "auto" else implementation
+    if batch_invariance.get():
+        _in_order(by, x._replace(keep=True) if drops else x)
+        why = "the only one that keeps the promise of batch_invariant"
+        return Dispatch("microkernel", {"microkernel": why})
     decision = decide(by, x._replace(keep=True) if drops else x)
     if x.return_weights and decision.implementation not in ("reference", "loop"):
         decision.reasons["reference"] = "computes the weights, which kernels do not keep"

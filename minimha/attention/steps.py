@@ -52,19 +52,19 @@ def attention_steps(
 ) -> Steps:
     """`scaled_dot_product_attention` with its intermediates. Returns a `Steps` with
 
-        raw      Q Kᵀ                                    (…, H, T, S), like all but out
+        raw      Q Kᵀ                                    (…, H, T, S), like all but keep and out
         scaled   scale · raw
         capped   softcap · tanh(scaled / softcap)        with a softcap
         biased   capped + bias                           with a bias
-        scores   biased, −∞ where hidden
+        scores   the last of these, −∞ where hidden
         weights  softmax(scores), with the sink
         keep     what dropout keeps, boolean             with dropout
         dropped  keep · weights / (1 − dropout)          with dropout
         out      dropped V                               (…, H, T, Dv)
 
-    Arguments, errors, the output and the gradients are those of `scaled_dot_product_attention`;
-    here the tape computes the gradients. Where raw, scaled or capped is not finite for a hidden
-    pair, a finite number replaces it.
+    The arguments here and their errors, the output and the gradients are those of
+    `scaled_dot_product_attention`; here the tape computes the gradients. Where raw is not finite
+    for a hidden pair, a finite number replaces it.
 
     tap  called with the name and the value of each step that has a gradient; its result replaces
          the value

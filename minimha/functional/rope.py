@@ -52,19 +52,18 @@ def rope(
     offset       the position of the first row: they are offset, …, offset + T − 1
     positions    integers, in place of offset: (T,) for all of x; (…, T) with one axis less than x,
                  broadcasting to its rows, such as (B, 1, T) or (B, H, T); or (B, T) for
-                 x (B, H, T, D), the same for all heads of a sequence, unless B = H
+                 x (B, H, T, D), the same for all heads of a sequence, unless B = H > 1
     base         10000 in the paper; a larger one rotates more slowly
     width        how many of the first columns rotate: even, by default D; the others do not change
     interleaved  pair i is columns 2i and 2i + 1 (RoFormer, GPT-J); otherwise i and i + width/2, the
-                 halves of the width (GPT-NeoX, and Llama in `transformers`). Only the order of the
-                 columns differs
+                 halves of the width (GPT-NeoX). Only the order of the columns differs
     scaling      `Llama3(…)` changes the angles per position, base^(−2i/width)
 
     The product of a query rotated by t and a key rotated by s depends only on t − s. Angles are
     computed in float64 and the rotation at least in float32, so distant positions stay precise.
 
     Raises ValueError for an impossible width or base, for positions of another shape and for (B, T)
-    where B = H, which could mean (H, T); TypeError unless x is floating-point and positions are
+    where B = H > 1, which could mean (H, T); TypeError unless x is floating-point and positions are
     integers.
     Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021),
     equations 15 and 34.

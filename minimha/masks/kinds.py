@@ -21,8 +21,8 @@ from .mask import KeyIntervals, Mask, Scores
 def causal(*, offset: int | None = None, align: str | None = None) -> Mask:
     """Query i sees key j where j ≤ i + offset: it cannot see the future.
 
-    With T = S the offset is 0. Otherwise it must be given, by a cache or here, since libraries
-    disagree: offset=…, or align="top-left" (offset 0: both sequences start together) or
+    With T = S the offset is 0 unless given. Otherwise it must be given, by a cache or here, since
+    libraries disagree: offset=…, or align="top-left" (offset 0: both sequences start together) or
     align="bottom-right" (S − T: they end together). Without it, raises a ValueError that names all
     three.
     """
@@ -47,8 +47,8 @@ def padding(lengths: Array | Sequence[int]) -> Mask:
     """Every query sees the first lengths[b] keys of its sequence b. lengths: integers (…), 0 to S.
 
     Hides keys, never queries. Raises TypeError unless lengths are integers, ValueError where they
-    do not match the batch or exceed S; lengths on a device are not compared with S, since the host
-    would have to wait for them.
+    do not match the batch, are negative or, without the offset of `Mask.at`, exceed S. Lengths on
+    a device are not compared with these bounds, since the host would have to wait for them.
     """
     lengths = _integers(
         lengths,
@@ -82,7 +82,8 @@ def prefix(n: int | Array | Sequence[int]) -> Mask:
     """Every query sees the first n keys: causal() | prefix(n) is the mask of a prefix-LM.
 
     n is one integer, or integers (…), one per sequence, at least 0; beyond S it means all keys.
-    Raises TypeError unless n is integers, ValueError if it is negative or does not match the batch.
+    Raises TypeError unless n is integers, ValueError if it does not match the batch or, on the
+    host, is negative.
     """
     n = _integers(n, "prefix: n is an integer, or integers, one per sequence")
     return _First("prefix", n, 0)
@@ -159,6 +160,9 @@ class _First(Mask):
         if n.ndim == 0 and backend.on_host(n):
             return scores.over_queries(j < int(n))  # needs no copy to a device
         return scores.over_queries(j < scores.bring(n)[..., None])
+
+    def _intervals(self, scores: Scores) -> KeyIntervals:
+        return super()._intervals(scores)._replace(inside=None)  # known without reading a device
 
     def __repr__(self) -> str:
         return f"{self.name}({_brief(self.n)})"

@@ -107,8 +107,8 @@ class Mask:
 
         shape    (…, H, T, S), or (T, S) alone
         like     an array of the library and on the device wanted; NumPy if left out
-        queries  the queries whose rows are wanted, of 0 … T − 1; other rows are never built. Where
-                 all queries share one row, the array has this row alone
+        queries  the queries whose rows are wanted, a slice of 0 … T − 1 without a step; other rows
+                 are never built. Where all queries share one row, the array has this row alone
 
         Raises ValueError if the mask does not fit the shape.
         """
@@ -122,9 +122,9 @@ class Mask:
         block    (queries, keys) in a block; the last blocks may be smaller
         returns  (empty, full), booleans (…, ⌈T/queries⌉, ⌈S/keys⌉) that broadcast over the heads
 
-        The array (T, S) is not built as a whole, except that of documents with ids on a device:
-        where each query sees one run of keys, its interval is enough, and otherwise one row of
-        blocks is made at a time.
+        The array (T, S) is not built as a whole, except for `dense` and for documents with ids on a
+        device: where each query is known to see one run of keys, its interval is enough, and
+        otherwise one row of blocks is made at a time.
         """
         height, width = map(backend.index, block)
         if height < 1 or width < 1:
@@ -156,7 +156,7 @@ class Mask:
 
     def at(self, offset: int) -> Mask:
         """This mask for queries at the key positions offset … offset + T − 1, unless it has an
-        offset of its own.
+        offset or align of its own.
 
         For decoding with a cache, where more keys will come: lengths, ids and valid keys may be
         those of the whole sequence, and count up to S.
@@ -169,7 +169,7 @@ class Mask:
         """This mask for some queries and keys of a sequence, as a mask for the scores of those.
 
         shape          that of the scores of the whole sequence, (…, H, T, S) or (T, S)
-        queries, keys  slices of its positions
+        queries, keys  slices of its positions, without a step
         heads          a slice of its heads
 
         For attention in parts, such as `parallel.ring_attention`. Of the whole array, nothing but

@@ -16,7 +16,7 @@ def resolve(mask: AnyMask, query: Array, key: Array) -> Array | None:
 
     query (…, H, T, D), key (…, G, S, D); the array broadcasts to (…, H, T, S). A bare array is
     read as `dense`. One that could be (B, S) raises a ValueError, since it would silently broadcast
-    over queries instead of the batch.
+    over queries instead of the batch; so does one that could be (B, T, S) or (H, T, S), if B > 1.
     """
     if mask is None:
         return None
@@ -35,8 +35,8 @@ def key_intervals(mask: AnyMask, query: Array, key: Array) -> KeyIntervals | Non
     `inside` is None for causal, sliding_window, padding and prefix, and for keys, documents and
     dense if each query sees one run of keys; for a & b of such masks; and for a | b if the
     intervals of each query meet, as in causal() | prefix(n). For queries on a device, it
-    is None only for the first four, and for documents with ids on the host, since finding out would
-    make the host wait.
+    is None only for the first four, for documents with ids on the host and for a & b of these,
+    since finding out would make the host wait.
     """
     if mask is None:
         return None

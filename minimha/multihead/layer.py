@@ -41,13 +41,15 @@ class MultiHeadAttention(Module):
                   `QKNorm(…)` is for all heads together, or with another eps
     rope          `positions.Rope(…)`: Q and K are then rotated by their positions
     alibi         whether scores decrease with distance, by `positions.alibi`: self-attention only
-    dropout       the fraction of the weights dropped in calls with an rng or a keep
-    rng           a generator or a seed; initial weights are normal with variance 1/rows
+    dropout       the probability with which each weight is dropped in calls with an rng or a keep
+    rng           a generator or a seed. Initial matrices are normal with variance 1/rows, in the
+                  bilinear form w_qk the product of two such; biases start at 0
     dtype         of the weights
 
-    `projections` holds w_q, w_k, w_v, b_q, b_k, b_v in the chosen form; they are also attributes of
-    the layer, like w_o, b_o, sink, norm_q and norm_k. `attend` computes attention and `project_out`
-    the output from its heads; `mh.parallel` replaces them in a layer that several ranks share.
+    `projections` holds the weights and biases of Q, K and V: in the stacked form w_q, w_k, w_v,
+    b_q, b_k, b_v. They are also attributes of the layer, like w_o, b_o, sink, norm_q and norm_k.
+    `attend` computes attention and `project_out` the output from its heads; `mh.parallel` replaces
+    them in a layer that several ranks share.
     Raises ValueError for sizes that do not match, and for settings that the form cannot represent.
     Source: Vaswani et al. (2017), section 3.2.2; grouped heads: Ainslie et al., "GQA" (2023);
     qk_norm: Henry et al., "Query-Key Normalization for Transformers" (2020), with the root mean

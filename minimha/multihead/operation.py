@@ -10,6 +10,7 @@ from minimha_autograd.backend import Array
 
 from .. import masks
 from ..attention import Arguments
+from ..attention.arguments import check
 from ..attention.reference import attention
 from ..functional.checks import integer
 from ..masks.queries import typed
@@ -41,14 +42,15 @@ def multi_head_attention(
         out     = merge_heads(attention(Q, K, V)) w_o + b_o
 
     query (…, T, M), key (…, S, Mk), value (…, S, Mv), w_q (M, H·D), w_k (Mk, G·D), w_v (Mv, G·Dv),
-    w_o (H·Dv, M), biases (columns of w,); out (…, T, M), weights (…, H, T, S). H is num_heads, and
+    w_o (H·Dv, N), biases (columns of w,); out (…, T, N), weights (…, H, T, S). H is num_heads, and
     G, num_kv_heads, is H unless given.
 
     The backward pass calls the pullbacks of the parts in reverse order. The gradient of b_k is
     zero up to rounding: b_k adds the same number to every score of a row, which does not change the
     softmax.
 
-    Raises ValueError for shapes that do not match, or if num_heads does not divide the columns.
+    Raises ValueError for shapes that do not match, or if num_heads or num_kv_heads does not divide
+    the columns.
     """
     num_heads = integer(num_heads, "num_heads")
     groups = num_heads if num_kv_heads is None else integer(num_kv_heads, "num_kv_heads")
@@ -62,6 +64,7 @@ def multi_head_attention(
     q, pull_q = project_in.function(query, w_q, b_q, num_heads=num_heads, wanted=to_q)
     k, pull_k = project_in.function(key, w_k, b_k, num_heads=groups, wanted=to_k)
     v, pull_v = project_in.function(value, w_v, b_v, num_heads=groups, wanted=to_v)
+    check(Arguments(q, k, v))
     seen = None if mask is None else typed(mask, (*q.shape[:-1], k.shape[-2]))
     to_attention = any(to_q), any(to_k), any(to_v), False, False, False, False
     (heads, weights, _), pull_attention = attention(Arguments(q, k, v, mask=seen), to_attention)

@@ -122,8 +122,8 @@ def alibi(
     """The bias (H, T, S) to add to scores: −slope · |i + offset − j|, with the slope of the head.
 
     With a causal mask of the same offset, this is the bias of the paper; without one it decreases
-    on both sides. With T = S the offset is 0; otherwise give offset=… or align="top-left" or
-    "bottom-right", as in `masks.causal`.
+    on both sides. With T = S the offset is 0 unless given; otherwise give offset=… or
+    align="top-left" or "bottom-right", as in `masks.causal`.
 
     like  an array or Tensor of floats whose library, device and dtype the bias gets; float32 on the
           host by default

@@ -13,8 +13,8 @@ class QKNorm(NamedTuple):
     """The settings of the norm of Q and K. A call with one of these and its weight applies
     `rms_norm`.
 
-    all_heads  whether the H·D numbers of all heads at one position are normalised together, as in
-               OLMo 2; otherwise the D numbers of each head, as in Qwen3
+    all_heads  whether the numbers of all heads at one position, H·D of queries and G·D of keys, are
+               normalised together, as in OLMo 2; otherwise the D numbers of each head, as in Qwen3
     eps        that of `rms_norm`
     plus_one   whether the norm multiplies by 1 + weight, as in Gemma 3
     """

@@ -326,6 +326,11 @@ def test_fully_masked_rows_of_torch_follow_the_docstring(rng):
     assert (attend(q, k, k, attn_mask=torch.full((T, S), INFINITE, dtype=q.dtype)) == 0).all()
     least = torch.full((T, S), torch.finfo(q.dtype).min, dtype=q.dtype)
     close(k.mean(-2).expand(1, 1, T, D).numpy(), attend(q, k, k, attn_mask=least))
+    q16, k16 = q.half(), k.half()
+    least = torch.full((T, S), torch.finfo(torch.float16).min, dtype=torch.float16)
+    rounding = 1e-2
+    assert (attend(q16, k16, k16, attn_mask=least) - k16.mean(-2)).abs().max() > 10 * rounding
+    assert (attend(q16, k16, k16, attn_mask=least) - attend(q16, k16, k16)).abs().max() < rounding
     theirs, _ = torch_mha(torch, rng)
     assert torch.isnan(theirs(attn_mask=~nothing)).all()
     assert (theirs(attn_mask=~nothing, need_weights=False) == 0).all()

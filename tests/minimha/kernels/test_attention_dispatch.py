@@ -232,6 +232,16 @@ def test_explain_dispatch_says_what_fused_does_not_support(more, rng):
     assert mh.explain_dispatch(*large, implementation="fused").implementation == "fused"
 
 
+def test_explain_dispatch_knows_the_promise_of_batch_invariant(rng):
+    few = normal(rng, 1, 2, 8, 64), *(normal(rng, 1, 2, 512, 64) for _ in range(2))
+    assert mh.explain_dispatch(*few).implementation != "microkernel"
+    with mh.batch_invariant():
+        assert mh.explain_dispatch(*few).implementation == "microkernel"
+        for call in (mh.explain_dispatch, mh.scaled_dot_product_attention):
+            with pytest.raises(TypeError, match="sink"):
+                call(*few, sink=np.zeros(2, np.float32))
+
+
 def test_an_implementation_argument_overrides_the_context(rng):
     large = [normal(rng, *LARGE) for _ in "qkv"]
     with mh.implementation("loop"):

@@ -115,6 +115,21 @@ def test_heads_and_queries_with_equal_keys_share_one_interval():
     assert key_intervals(m.causal(offset=0), (B, H, T, S)).stop.shape == (T,)
 
 
+def test_on_a_device_the_interval_is_enough_for_bands_first_keys_and_documents_of_the_host():
+    xp = pytest.importorskip("array_api_strict")
+    query = xp.ones((B, H, S, D), device=xp.Device("device1"))
+    bands, first = (m.causal(), m.sliding_window(1, 2)), (m.padding([3, 6]), m.prefix(2))
+    documents = m.documents(np.zeros((B, S), dtype=int))
+    for mask in (*bands, *first, m.prefix([1, 2]), documents, m.causal() & first[0]):
+        intervals = m.key_intervals(mask, query, query)
+        assert intervals.inside is None
+        host = key_intervals(mask, (B, H, S, S))
+        for x, expected in zip(intervals[:2], host[:2], strict=True):
+            np.testing.assert_array_equal(backend.to_numpy(x), expected)
+    for mask in (m.keys(np.ones((B, S), dtype=bool)), m.causal() | first[1]):
+        assert m.key_intervals(mask, query, query).inside is not None  # all of it is one run
+
+
 def test_bare_arrays_and_no_mask_are_interpreted_as_by_resolve(rng):
     query, key = np.zeros((B, H, T, D)), np.zeros((B, 1, S, D))
     assert m.key_intervals(None, query, key) is None
