@@ -39,7 +39,7 @@ class Training:
     tokens        (N,), the text to learn, with N > T
     steps         number of steps of the whole run; the attribute `step` counts those made so far
     batch         B, the number of windows in a step
-    lr, min_lr    the largest and the last learning rate; min_lr is lr/10 by default
+    lr, min_lr    the largest learning rate, and the one towards which it falls, lr/10 by default
     warmup        number of steps in which the learning rate rises, by default a tenth of all steps
     weight_decay  for parameters with two or more axes, see `decay_groups`
     clip          the largest norm of the gradient, see `clip_gradients`

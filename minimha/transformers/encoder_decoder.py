@@ -206,8 +206,9 @@ def greedy_decode(
     start, end  tokens: a target begins after start, which is not returned, and stops with end.
                 Decoding stops when every target of the batch has ended; shorter ones are filled up
                 with end
-    cache       whether the decoder keeps the keys and values of earlier tokens; the result is the
-                same without, but then each step computes them all again
+    cache       whether the decoder keeps the keys and values of earlier tokens. Without, each step
+                computes them all again; the result is the same, unless rounding decides between
+                two tokens
     """
     count = integer(count, "count", least=0)
     with no_grad():

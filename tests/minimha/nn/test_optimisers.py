@@ -256,6 +256,17 @@ def test_clipping_scales_all_gradients_to_the_norm_and_keeps_their_direction():
     np.testing.assert_allclose(tensors[1].grad, [[1.6]], rtol=1e-6)  # short enough already
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_gradients_whose_squares_overflow_become_0_as_in_torch():
+    torch = pytest.importorskip("torch")
+    p, theirs = mh.Tensor(np.zeros(2, "f4"), requires_grad=True), torch.zeros(2, requires_grad=True)
+    p.grad, theirs.grad = np.array([1e20, 1.0], "f4"), torch.tensor([1e20, 1.0])
+    assert mh.nn.clip_gradients([p], 1e30) == math.inf
+    assert torch.nn.utils.clip_grad_norm_([theirs], 1e30) == math.inf
+    assert not p.grad.any()
+    assert not theirs.grad.any()
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("special", [0.0, 1e-9, 1.0, np.nan, np.inf])
 @pytest.mark.parametrize("bound", [0.5, 50.0])
