@@ -138,7 +138,7 @@ def random_batches(
 
 
 def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
-    """All windows of tokens that do not overlap, in order, as (inputs, targets), both (N, T)."""
+    """All windows whose inputs do not overlap, in order, as (inputs, targets), both (N, T)."""
     count = (len(tokens) - 1) // context
     starts = context * np.arange(count)[:, None]
     every = tokens[starts + np.arange(context + 1)]

@@ -173,11 +173,11 @@ def _described_model(model: Any) -> dict[str, Any]:
 
 
 def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
-    """The mean loss, in nats per token, over all windows of the tokens that do not overlap.
+    """The mean loss, in nats per token, over all windows whose inputs do not overlap.
 
     batch  windows in a call of the model
 
-    Raises ValueError for fewer tokens than a window has.
+    Raises ValueError for fewer tokens than a context and its target have.
     """
     batch = integer(batch, "batch", least=1)
     _require_a_window(model, tokens)
