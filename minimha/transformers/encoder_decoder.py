@@ -218,7 +218,7 @@ def greedy_decode(
         caches = [KeyValueCache() for _ in model.decoder.blocks] if cache else None
         ended = tokens[:, 0] != tokens[:, 0]
         while tokens.shape[1] <= count and not bool(xp.all(ended)):
-            new = tokens[:, -1:] if cache else tokens
+            new = tokens[:, -1:] if caches else tokens  # without blocks, no cache
             logits = model.decode(new, memory, source_mask, caches=caches)
             best = xp.argmax(logits.data[:, -1], axis=-1)
             best = xp.where(ended, xp.full_like(best, end), best)

@@ -237,6 +237,8 @@ def test_matrices_decay_and_vectors_do_not():
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0)
     assert [p.ndim for p in decayed["params"]] == [2, 3]
     assert [p.shape for p in others["params"]] == [(3,), (4,), (4,)]
+    bilinear = mh.MultiHeadAttention(8, 2, form="bilinear")
+    assert any(p is bilinear.b_qk for p in mh.nn.decay_groups(bilinear, 0.3)[0]["params"])
 
 
 def with_gradients(*gradients):
