@@ -40,9 +40,10 @@ def from_pretrained(folder: str | Path, *, dtype: str | None = None) -> GPT:
     Mistral, Qwen2, Qwen3, SmolLM3, OLMo 2, Gemma 2 or the text model of a Gemma 3.
 
     dtype  of the weights: "float16", "float32", "float64" or "bfloat16", which needs the package
-           ml_dtypes. Of bfloat16 are the matrices alone, in half the memory of float32; the model
-           computes in float32 and widens its matrices when it multiplies by them. By default the
-           weights keep their dtype, except that bfloat16, which NumPy lacks, becomes float32
+           ml_dtypes. "bfloat16" is for the matrices alone, which then take half the memory of
+           float32; the model computes in float32 and widens its matrices when it multiplies by
+           them. By default the weights keep their dtype, except that bfloat16, which NumPy lacks,
+           becomes float32
 
     Reads config.json and model.safetensors, or the parts listed in model.safetensors.index.json.
     Weights that keep their dtype stay in the file and are read when they are first used. The names

@@ -343,7 +343,8 @@ def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two groups for an optimiser: parameters with two or more axes decay, others do not.
 
     So the matrices of linear maps and the tables of embeddings decay; the weights of norms and
-    biases do not, except b_qk of the bilinear form, which has two axes. Source: nanoGPT, `configure_optimizers`.
+    biases do not, except b_qk of the bilinear form, which has two axes.
+    Source: nanoGPT, `configure_optimizers`.
     """
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
