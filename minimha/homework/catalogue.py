@@ -41,11 +41,10 @@ def load_tasks(path: Path) -> list[Task]:
     defines no task.
     """
     before = set(course())
+    path.read_bytes()  # raises OSError
     try:
         run_file(path, f"_minimha_homework_tasks_{path.stem}")
-    except OSError:
-        raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = line_of(error, str(path))
         said = f"{type(error).__name__}: {error}{', in ' if place else ''}{place}"
         raise ValueError(f"{path} cannot be used: {said}") from None

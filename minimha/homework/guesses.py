@@ -31,7 +31,10 @@ def guess(question: str, answer: Any) -> None:
     if answer is ...:
         print(f"{question}: replace ... with your guess, and run the cell again")
         return
-    plain = np.asarray(answer)
+    try:
+        plain = np.asarray(answer)
+    except ValueError:  # lists of different lengths
+        plain = np.empty(0, object)
     if plain.dtype.kind not in "biufU":
         raise TypeError(f"a guess is a number, text, or a list of these, not {answer!r}")
     _session[question] = plain.tolist()

@@ -43,8 +43,8 @@ CAUSES = (
 
 
 def patient(number: int, student: str = "") -> Patient:
-    """Patient 1 to 12, untrained. Each student has other sizes, other weights and another order of
-    causes; the same number and name always give the same patient.
+    """Patient 1 to 12, untrained. Sizes, weights and the order of the causes depend on the name of
+    the student; the same number and name always give the same patient.
 
     Raises ValueError for another number.
     """
@@ -61,7 +61,8 @@ class Patient(GPT):
     number, student  as in `patient`
     verdict          the part that has been replaced by a healthy one, None if no part has
     vocabulary       V
-    best             the lowest loss possible without seeing the future, log 3 / T
+    best             the lowest expected loss with which the next token can be predicted without
+                     seeing the future, log 3 / T
     """
 
     def __init__(self, number: int, student: str, verdict: str | None = None) -> None:

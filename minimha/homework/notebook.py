@@ -18,7 +18,7 @@ def check(function: Callable[..., Any]) -> None:
 
     Stops at the first check that fails, or computes for more than 10 seconds. A function that still
     raises NotImplementedError leaves the record unchanged. Raises ValueError if no task has that
-    name, TypeError for anything but a function.
+    name, TypeError for anything that cannot be called.
     """
     if not callable(function):
         name = function if isinstance(function, str) and function in course() else "softmax"

@@ -50,9 +50,9 @@ TASKS: dict[str, Task] = {}
 
 
 class Task:
-    """A function to write. Calling the task calls its solution. `task` documents the attributes;
-    `checks` are in the order in which a student passes them, `mistakes` in the order in which they
-    are looked for."""
+    """A function to write. Calling the task calls its solution, or in a release a replay of it.
+    `task` documents the attributes; `checks` are in the order in which a student passes them,
+    `mistakes` in the order in which they are looked for."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Task:
 
     def mistake(self, old: str, new: str, text: str) -> None:
         """Add a usual mistake: the solution with `new` in place of `old`, which it contains once.
-        A student whose function returns the same as this reads the text."""
+        A student reads the text if the function fails a check and returns the same as this."""
         self.mistakes.append(Mistake(old, new, text))
 
     def code(self, *, solved: bool = False) -> str:

@@ -39,10 +39,11 @@ def from_pretrained(folder: str | Path, *, dtype: str | None = None) -> GPT:
     """The model in a folder that Hugging Face's `save_pretrained` has written: a GPT-2, Llama,
     Mistral, Qwen2, Qwen3, SmolLM3, OLMo 2, Gemma 2 or the text model of a Gemma 3.
 
-    dtype  of the matrices: "float16", "float32", "float64" or "bfloat16", which needs the package
-           ml_dtypes and halves the memory; the model then computes in float32 and widens its
-           matrices when it multiplies by them. By default the weights keep their dtype, except that
-           bfloat16, which NumPy lacks, becomes float32
+    dtype  of the weights: "float16", "float32", "float64" or "bfloat16", which needs the package
+           ml_dtypes. "bfloat16" is for the matrices alone, which then take half the memory of
+           float32; the model computes in float32 and widens its matrices when it multiplies by
+           them. By default the weights keep their dtype, except that bfloat16, which NumPy lacks,
+           becomes float32
 
     Reads config.json and model.safetensors, or the parts listed in model.safetensors.index.json.
     Weights that keep their dtype stay in the file and are read when they are first used. The names
@@ -91,9 +92,10 @@ def from_pretrained(folder: str | Path, *, dtype: str | None = None) -> GPT:
 def save_pretrained(model: GPT, folder: str | Path) -> None:
     """Write config.json and model.safetensors, which Hugging Face's transformers can load.
 
-    A model that was loaded is written as the same kind of model, with the same names, shapes, dtype
-    and values, except that vectors get the dtype of the matrices; any other as the first kind in
-    `layouts.LAYOUTS` that has all its settings. GPT-2 always has biases: for a model without them,
+    A model that was loaded is written as the same kind of model, with the same names, shapes and
+    values, except that vectors get the dtype of the matrices, and constants and a second copy of
+    tied weights are left out; any other as the first kind in `layouts.LAYOUTS` that has all its
+    settings. GPT-2 always has biases: for a model without them,
     zeros are written. The folder is made if needed; each file appears completely or not at all. The
     same model always gives the same bytes.
 

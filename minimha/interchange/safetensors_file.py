@@ -37,7 +37,7 @@ def write(
     """Write a dictionary of arrays to a safetensors file, completely or not at all.
 
     bfloat16 of torch, which NumPy lacks, is written as float32, exactly. metadata is text by name,
-    none by default; transformers wants {"format": "pt"}.
+    none by default; transformers writes {"format": "pt"}.
     Raises ValueError, naming all of them, for entries that such a file cannot hold; OSError if the
     file cannot be written; TypeError for arrays that are not a dictionary.
     """

@@ -48,6 +48,10 @@ def block_to_torch(block: Block) -> dict[str, np.ndarray]:
         reasons.append("the layer there has no window: it comes with the mask")
     if block.mlp.gate is not None:
         reasons.append(f"the perceptron there has no gate, and here it is {block.mlp.activation}")
+    biased = block.mlp.widen.bias is not None
+    if biased != (block.attention.b_o is not None):
+        where = "the perceptron" if biased else "attention"
+        reasons.append(f"biases there are everywhere or nowhere, and here in {where} alone")
     refuse("torch.nn.TransformerEncoderLayer has no such layer", reasons)
     attention = state(block.attention.convert("stacked"))
     ours = state(block) | {f"attention.{name}": x for name, x in attention.items()}

@@ -76,7 +76,7 @@ class RMSNorm(Module):
 class Embedding(Module):
     """A table (N, M) of embeddings, initialised with the given standard deviation.
 
-    The rows of a table of bfloat16 become float32, in which the layers after it then compute.
+    The rows of a table of bfloat16 become float32.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class Module:
     unnamed: tuple[str, ...] = ()
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """All parameters with their names, in the order in which they were made."""
+        """All parameters with their names, in the order of the attributes."""
         return iter([item for item in self._inside(Tensor) if item[1].requires_grad])
 
     def parameters(self) -> list[Tensor]:

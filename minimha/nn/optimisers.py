@@ -32,7 +32,7 @@ class Optimiser:
     16-bit parameters and their states are updated in float32: the square of a gradient may be too
     large or too small for float16, and many steps are smaller than the distance to the next 16-bit
     number. So each has a master copy in float32, which the steps update; p.data is the master copy,
-    rounded. Entries of p.data that you set yourself replace those of the master copy.
+    rounded. Entries of p.data that you change yourself replace those of the master copy.
     Source: Micikevicius et al., "Mixed Precision Training" (2018), section 3.1.
     """
 
@@ -118,8 +118,8 @@ class Optimiser:
     def set_state(self, arrays: Mapping[str, Any]) -> None:
         """Continue from the state that `state` returned.
 
-        Raises ValueError, naming all entries that do not fit and changing nothing, for the state of
-        another optimiser or of other parameters.
+        Raises ValueError, naming all of them and changing nothing, for entries that are missing,
+        extra, or of another shape or dtype.
         """
         wanted, given = ({n: _kind(x) for n, x in s.items()} for s in (self.state(), arrays))
         wrong = [f"{name} is missing" for name in wanted if name not in given]
@@ -216,8 +216,8 @@ class SGD(Optimiser):
 
 
 class Adam(Optimiser):
-    """Adam: without decay, a positive factor on all gradients changes no step, unless they are near
-    eps.
+    """Adam: without decay, a positive factor on all gradients hardly changes a step, unless they
+    are near eps or their squares overflow.
 
         g ← g + weight_decay · p
         m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
@@ -316,7 +316,8 @@ class AdamW(Adam):
 
     In `Adam` the decay is part of g, and the division by √v̂ makes it weak for entries with large
     gradients. The other arguments are those of `Optimiser`. Source: Loshchilov and Hutter,
-    "Decoupled Weight Decay Regularization" (2019), algorithm 2.
+    "Decoupled Weight Decay Regularization" (2019), algorithm 2, in PyTorch's form: lr multiplies
+    the decay, too.
     """
 
     def __init__(
@@ -341,8 +342,9 @@ class AdamW(Adam):
 def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two groups for an optimiser: parameters with two or more axes decay, others do not.
 
-    So the matrices of linear maps and the tables of embeddings decay; biases and the weights of
-    norms do not. Source: nanoGPT, `configure_optimizers`.
+    So the matrices of linear maps and the tables of embeddings decay; the weights of norms and
+    biases do not, except b_qk of the bilinear form, which has two axes.
+    Source: nanoGPT, `configure_optimizers`.
     """
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
@@ -355,9 +357,10 @@ def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: Any = None) -> Any:
     """Scale all gradients by min(1, max_norm / (norm + 1e-6)); return their norm before scaling.
 
-    All gradients together count as one vector, which becomes shorter but keeps its direction. If
-    any entry is NaN, the norm and all entries become NaN. If one is infinite, it becomes NaN and
-    all finite entries become 0. `torch.nn.utils.clip_grad_norm_` does the same.
+    All gradients together count as one vector, which may become shorter but keeps its direction. If
+    any entry is NaN, the norm and all entries become NaN. If the sum of the squares is infinite, so
+    is the norm: for a finite max_norm, infinite entries become NaN and all finite ones 0. For
+    float32 and float64, `torch.nn.utils.clip_grad_norm_` of torch 2.13 does the same.
     With a communicator of `mh.parallel`, the gradients of all its ranks together are the vector.
     16-bit gradients are squared, added and scaled in float32.
     The norm is a number; on a device it is an array without axes, and only reading it waits for the

@@ -8,8 +8,9 @@ linear map from the arrays of all ranks to the arrays of all ranks, is its trans
     all_to_all      <->  all_to_all, with the axes swapped
     broadcast       <->  the sum, on the root
 
-All of them are one exchange, in which each rank sends a part to every other rank. Sums run in the
-order of ranks, so results do not depend on which message arrives first.
+All of them are made of exchanges, in which ranks send arrays to other ranks: all_reduce of two, the
+others of one. Sums run in the order of ranks, so results do not depend on which message arrives
+first.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def all_reduce(x: Array, *, comm: Any) -> tuple[Array, Pullback]:
     """y = Σ x over all ranks, on every rank.   dx = Σ dy over all ranks.
 
     x has the same shape on every rank. Each rank sums one part and gathers the other sums: it sends
-    2 (1 − 1/size) of the array.
+    2 (1 − 1/size) of the array, if size divides the number of entries.
     """
     what = f"all_reduce of {_kind(x)}"
 

@@ -54,8 +54,9 @@ class Communicator:
     sent     the bytes and messages sent by this rank so far
 
     Every rank must call the same collectives in the same order, and backward() if any rank does.
-    Each message names the call that it belongs to. If two ranks are at different calls, one gets a
-    CommunicationError that says where both are, instead of wrong numbers.
+    Each message of a collective names the call that it belongs to. If two ranks that exchange
+    arrays are at different calls, one gets a CommunicationError that says where both are, instead
+    of wrong numbers.
 
     A transport is a subclass with `_post` and `_take`.
     """
@@ -112,7 +113,8 @@ class Communicator:
         collectives.exchanged(self, what, [backend.full((0,), 0, dtype="bool")] * self.size)
 
     def fail(self, reason: str, code: int = 1) -> int:
-        """Print why the program fails, and end all ranks. Returns the exit code."""
+        """Print why the program fails, and return the exit code. If mpiexec started the ranks, this
+        ends all of them."""
         sys.stderr.write(f"{reason}\n")
         return code
 

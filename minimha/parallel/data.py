@@ -1,7 +1,7 @@
 """Data parallel: each rank computes the gradients of its own sequences, and the ranks add them up.
 
 The optimiser's state is divided among the ranks. Source: Rajbhandari et al., "ZeRO" (2020),
-section 5.1; buckets: Li et al., "PyTorch Distributed" (2020), section 3.2.3.
+section 5.1; buckets: Li et al., "PyTorch Distributed" (2020), section 3.2.
 """
 
 from __future__ import annotations

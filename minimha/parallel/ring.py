@@ -42,7 +42,7 @@ def ring_attention(
     scale, softcap
              numbers, as in `scaled_dot_product_attention`
     zigzag   whether the parts are those of `part` with zigzag=True, which divides the work under a
-             causal mask evenly
+             causal mask more evenly
 
     Returns this rank's part of the output, (…, H, T_r, Dv): an array for arrays, a Tensor if any
     argument is one. Gradients are those of `ring`.
@@ -50,7 +50,7 @@ def ring_attention(
     Keys and values go round the ring, one key head and at most 1,024 positions at a time, and stop
     only at ranks with queries that see them. Each rank computes the attention of its queries to
     each visitor, and merges these results as `merge_attention` does. So a rank needs memory for its
-    own part, and little more.
+    own part and for the arrays of the mask, and little more.
 
     Raises ValueError on every rank if there are more ranks than positions, or if the parts are not
     those of `part`; and the errors of `scaled_dot_product_attention`.

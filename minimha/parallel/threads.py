@@ -19,7 +19,8 @@ from .communicator import TIMEOUT, CommunicationError, Communicator
 def run(
     function: Callable[..., Any], ranks: int, *args: Any, timeout: float = TIMEOUT
 ) -> list[Any]:
-    """Call function(comm, *args) on several ranks at once, each in a thread of its own.
+    """Call function(comm, *args) on several ranks at once, each in a thread of its own. In a
+    browser, which has no threads, they take turns.
 
         mh.parallel.run(lambda comm: comm.all_reduce(np.array([comm.rank])), 3)   # three times [3]
 

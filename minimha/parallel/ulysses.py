@@ -39,7 +39,8 @@ def ulysses_attention(
     computes some key heads, with the query heads that share them, and needs memory for all
     positions of these heads.
 
-    Raises ValueError if there are more ranks than key heads, and for parts of other lengths.
+    Raises ValueError if there are more ranks than key heads, and for queries whose parts have other
+    lengths.
     """
     h, g = query.shape[-3], key.shape[-3]
     require_one_each(comm.size, g, "heads of keys and values")

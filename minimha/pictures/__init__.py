@@ -3,7 +3,7 @@
     heat_map         a matrix with its tokens: scores, weights, gradients
     attention_heads  the weights of every head, in a grid
     attention_html   the same for a notebook: point at a query to see which keys it attends to
-    mask             a mask and its blocks; a notebook shows every mask
+    mask             a mask and its blocks; a notebook shows a small mask by itself
     data_flow        how data flows through a layer: arrays with their axes, operations, gradients
     graph            the tape: how a Tensor was computed, with shapes and gradients
     costs            parameters, flop and time of the forms of the projections, and where they cross

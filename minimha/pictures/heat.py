@@ -80,7 +80,7 @@ def attention_heads(
 ) -> Figure:
     """A heat map for each head: which query attends to which key. White is 0, dark blue is 1.
 
-    weights  (H, T, S) or, for several layers, (layers, H, T, S): arrays or Tensors
+    weights  (H, T, S) or, for several layers, (layers, H, T, S): an array or a Tensor
     queries  T labels, one per row; a string gives one label per character
     keys     S labels, one per column; by default the queries
 

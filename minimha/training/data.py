@@ -114,7 +114,7 @@ class Split(NamedTuple):
 
 
 def split(tokens: np.ndarray, context: int, fraction: float = 0.1) -> Split:
-    """Keep the last fraction of the tokens for validation, but at least one context.
+    """Keep the last fraction of the tokens for validation, but at least a context and its target.
 
     Raises ValueError if either part is too short for one context and its target.
     """
@@ -138,7 +138,7 @@ def random_batches(
 
 
 def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
-    """All windows of tokens that do not overlap, in order, as (inputs, targets), both (N, T)."""
+    """All windows whose inputs do not overlap, in order, as (inputs, targets), both (N, T)."""
     count = (len(tokens) - 1) // context
     starts = context * np.arange(count)[:, None]
     every = tokens[starts + np.arange(context + 1)]
@@ -149,7 +149,7 @@ def bigram_loss(parts: Split, vocabulary: int) -> float:
     """Cross entropy, in nats, of a bigram table on the validation tokens.
 
     p(b | a) = (count(a, b) + 0.1) / (count(a) + 0.1 · V), counted on the training part.
-    A model with a lower loss uses more context than the last character.
+    A baseline for models that see more than the last character.
     """
     p = np.full((vocabulary, vocabulary), 0.1)
     np.add.at(p, (parts.train[:-1], parts.train[1:]), 1)

@@ -39,7 +39,7 @@ class Training:
     tokens        (N,), the text to learn, with N > T
     steps         number of steps of the whole run; the attribute `step` counts those made so far
     batch         B, the number of windows in a step
-    lr, min_lr    the largest and the last learning rate; min_lr is lr/10 by default
+    lr, min_lr    the largest learning rate, and the one towards which it falls, lr/10 by default
     warmup        number of steps in which the learning rate rises, by default a tenth of all steps
     weight_decay  for parameters with two or more axes, see `decay_groups`
     clip          the largest norm of the gradient, see `clip_gradients`
@@ -173,11 +173,11 @@ def _described_model(model: Any) -> dict[str, Any]:
 
 
 def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
-    """The mean loss, in nats per token, over all windows of the tokens that do not overlap.
+    """The mean loss, in nats per token, over all windows whose inputs do not overlap.
 
     batch  windows in a call of the model
 
-    Raises ValueError for fewer tokens than a window has.
+    Raises ValueError for fewer tokens than a context and its target have.
     """
     batch = integer(batch, "batch", least=1)
     _require_a_window(model, tokens)

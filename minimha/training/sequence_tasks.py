@@ -29,7 +29,8 @@ Pair = tuple[str, str]
 
 
 def words(count: int, longest: int, rng: np.random.Generator) -> list[str]:
-    """Distinct random words of 1 to longest letters, each length equally likely."""
+    """Distinct random words of 1 to longest letters. In each draw all lengths are equally likely,
+    but a word that was drawn before is dropped: so few words are very short."""
     found: dict[str, None] = {}  # a dictionary keeps the order, which a set does not
     while len(found) < count:
         letters = rng.choice(list(string.ascii_lowercase), rng.integers(1, longest + 1))
@@ -55,7 +56,7 @@ def adding() -> list[Pair]:
 def hold_out(
     pairs: Sequence[Pair], rng: np.random.Generator | int = 0
 ) -> tuple[list[Pair], list[Pair]]:
-    """The pairs to train on, and a random tenth that training never sees.
+    """The pairs to train on, and about a tenth, chosen at random, that training never sees.
 
     27+58 and 58+27 are held out together, because a model that has seen one could answer the other
     from memory.
@@ -111,7 +112,8 @@ def train(
 ) -> Iterator[float]:
     """Train with AdamW on random batches of the pairs, and yield the loss of each step.
 
-    The learning rate rises over 100 steps to lr, then falls along a cosine to 0.
+    The learning rate rises to lr over 100 steps, or a fifth of all steps if that is less, then
+    falls along a cosine towards 0.
     """
     rng = np.random.default_rng(rng)
     sources, targets = arrays(pairs)

@@ -57,7 +57,8 @@ def watch(
     losses      where the losses are kept; by default a new `Losses`
 
     A notebook shows a progress bar, the curve of the losses, the sample and the attention, which
-    all update in place. A terminal shows a progress bar and two lines for each report.
+    all update in place. A terminal shows a progress bar and, for each report, a line with the
+    losses and, with a tokenizer, one with the sample.
 
     Raises FloatingPointError when a loss is NaN or infinite.
     """

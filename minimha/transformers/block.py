@@ -112,6 +112,7 @@ class Block(Module):
         """The output (B, T, M) for x (B, T, M) and, with cross, a memory (B, S, M).
 
         With return_weights also the attention weights (B, H, T, T) and, with cross, (B, H, T, S).
+        With a cache, those of self-attention have a column for each key in it as well.
         positions, cache and rng are those of `MultiHeadAttention`.
         """
         weights = []

@@ -206,8 +206,9 @@ def greedy_decode(
     start, end  tokens: a target begins after start, which is not returned, and stops with end.
                 Decoding stops when every target of the batch has ended; shorter ones are filled up
                 with end
-    cache       whether the decoder keeps the keys and values of earlier tokens; the result is the
-                same without, but then each step computes them all again
+    cache       whether the decoder keeps the keys and values of earlier tokens. Without, each step
+                computes them all again; the result is the same, unless rounding decides between
+                two tokens
     """
     count = integer(count, "count", least=0)
     with no_grad():
@@ -217,7 +218,7 @@ def greedy_decode(
         caches = [KeyValueCache() for _ in model.decoder.blocks] if cache else None
         ended = tokens[:, 0] != tokens[:, 0]
         while tokens.shape[1] <= count and not bool(xp.all(ended)):
-            new = tokens[:, -1:] if cache else tokens
+            new = tokens[:, -1:] if caches else tokens  # without blocks, no cache
             logits = model.decode(new, memory, source_mask, caches=caches)
             best = xp.argmax(logits.data[:, -1], axis=-1)
             best = xp.where(ended, xp.full_like(best, end), best)

@@ -94,7 +94,7 @@ def generate(
     """Continue tokens (B, T), with T at least 1, by count tokens. Returns (B, T + count).
 
     temperature  the logits are divided by it; 0 takes the token with the largest logit
-    top_k        draw from the k most likely tokens only
+    top_k        draw from the k most likely tokens: see `probabilities`, also for ties
     top_p        draw from the most likely tokens that together have at least this probability
     stop         tokens that end a sequence, which is then filled up with the one that ended it;
                  the result is shorter if all sequences have ended

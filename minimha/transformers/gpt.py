@@ -22,7 +22,7 @@ class GPT(Module):
 
     vocabulary   number of different tokens
     context      the longest sequence, in tokens
-    d_model      M, the width, a multiple of num_heads
+    d_model      M, the width, a multiple of num_heads unless head_dim is given
     num_heads    H
     num_layers   number of blocks
     tie          whether the table of embeddings is also the last linear map: its gradient is then
@@ -40,8 +40,8 @@ class GPT(Module):
                  and activations are then float32
 
     The other arguments are those of `Block`. With tie=True the defaults make a GPT-2; a Llama has
-    norm="rms", activation="swiglu", bias=False and rope. `settings` holds the arguments:
-    GPT(**model.settings) has the same shapes. Initial weights are those of GPT-2: normal with
+    norm="rms", activation="swiglu", bias=False and rope. `settings` holds all arguments but rng:
+    GPT(**model.settings) has the same shapes. Initial matrices are those of nanoGPT: normal with
     standard deviation 0.02, and 0.02/√(2 · num_layers) for the maps whose output is added to the
     residual stream.
     Source: Radford et al., GPT-2 (2019); Touvron et al., Llama (2023).

@@ -53,9 +53,9 @@ def diagnose(
     lr       the learning rate of your optimiser
     seed     of the generator that all random choices come from
 
-    Returns a ModelReport. `report.findings` is empty for a healthy model; otherwise it has the most
-    likely cause first, each with a name, where it is, the figure, the likely cause and the chapter
-    to read. Print the report to read it. The model is left as it was, with its gradients.
+    Returns a ModelReport. `report.findings` is empty if no check finds a fault; otherwise it has
+    the most likely cause first, each with a name, where it is, the figure, the likely cause and the
+    chapter to read. Print the report to read it. The model keeps its parameters and gradients.
 
     Raises ValueError for shapes that do not match. Errors that the model itself raises pass
     through.

@@ -55,7 +55,7 @@ class ModelReport:
 
     model     the name of the model's class
     findings  the most likely cause first; the others may be its consequences
-    figures   what each check measured, by the name of the check
+    figures   what the checks measured, by the name of the check
     """
 
     model: str

@@ -147,12 +147,16 @@ def test_an_unknown_name_suggests_the_closest_one(command, student, folder):
         ("list --tasks again.py", "again.py cannot be used: ValueError: there is a task twice already, of chapter 99, in line 6: @mh.homework.task("),
         ("list --tasks copied.py", "copied.py cannot be used: ValueError: twice has two checks called of any, in line 2: "),
         ("list --tasks broken.py", "broken.py cannot be used: SyntaxError: invalid syntax (broken.py, line 1)\n"),
+        ("list --tasks opens.py", "opens.py cannot be used: FileNotFoundError: "),
+        ("list --tasks exits.py", "exits.py cannot be used: SystemExit: 3, in line 1: raise SystemExit(3)\n"),
     ],
 )  # fmt: skip
 def test_a_command_that_cannot_run_says_why(command, says, student, folder):
     (folder / "file").write_text("")
     shutil.copy(folder.parent / "teacher" / "mine" / "teacher.py", folder / "again.py")
     (folder / "broken.py").write_text("1 +")
+    (folder / "opens.py").write_text("open('absent')")
+    (folder / "exits.py").write_text("raise SystemExit(3)")
     (folder / "copied.py").write_text(
         "from minimha import homework\n@homework.TASKS['twice'].check\ndef of_any(*_): pass\n"
     )

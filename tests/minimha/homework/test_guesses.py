@@ -94,7 +94,7 @@ def test_a_guess_and_a_result_may_be_numbers_texts_or_lists(answer, shown, monke
     assert capsys.readouterr().out == f"it: your guess {shown}, the result {shown}\n"
 
 
-@pytest.mark.parametrize("answer", [None, {}, abs, [None], 1j])
+@pytest.mark.parametrize("answer", [None, {}, abs, [None], 1j, [[1], [2, 3]]])
 def test_any_other_guess_is_refused(answer):
     with pytest.raises(TypeError, match="a guess is a number, text, or a list of these, not "):
         guess("it", answer)

@@ -73,6 +73,11 @@ def test_settings_that_torch_s_encoder_layer_lacks_are_refused():
         "the outputs of attention and perceptron are not normalised there",
         "the layer there has no window: it comes with the mask",
     ]
+    for where in ("attention", "the perceptron"):
+        biases = {"bias": where != "attention", "attention_bias": where == "attention"}
+        assert reasons(interchange.block_to_torch, mh.Block(M, H, **biases), match="has no") == [
+            f"biases there are everywhere or nowhere, and here in {where} alone",
+        ]
     with pytest.raises(TypeError, match="block must be a Block, not a Linear"):
         interchange.block_to_torch(mh.Linear(2, 3))
 

@@ -237,6 +237,8 @@ def test_matrices_decay_and_vectors_do_not():
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0)
     assert [p.ndim for p in decayed["params"]] == [2, 3]
     assert [p.shape for p in others["params"]] == [(3,), (4,), (4,)]
+    bilinear = mh.MultiHeadAttention(8, 2, form="bilinear")
+    assert any(p is bilinear.b_qk for p in mh.nn.decay_groups(bilinear, 0.3)[0]["params"])
 
 
 def with_gradients(*gradients):
@@ -254,6 +256,17 @@ def test_clipping_scales_all_gradients_to_the_norm_and_keeps_their_direction():
     assert tensors[2].grad is None
     assert mh.nn.clip_gradients(tensors, 2.1) == pytest.approx(2, rel=1e-6)
     np.testing.assert_allclose(tensors[1].grad, [[1.6]], rtol=1e-6)  # short enough already
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_gradients_whose_squares_overflow_become_0_as_in_torch():
+    torch = pytest.importorskip("torch")
+    p, theirs = mh.Tensor(np.zeros(2, "f4"), requires_grad=True), torch.zeros(2, requires_grad=True)
+    p.grad, theirs.grad = np.array([1e20, 1.0], "f4"), torch.tensor([1e20, 1.0])
+    assert mh.nn.clip_gradients([p], 1e30) == math.inf
+    assert torch.nn.utils.clip_grad_norm_([theirs], 1e30) == math.inf
+    assert not p.grad.any()
+    assert not theirs.grad.any()
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

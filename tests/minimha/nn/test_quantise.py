@@ -101,6 +101,21 @@ def test_a_layer_can_be_quantised_in_each_form(form, rng):
     assert error < 0.03 * np.linalg.norm(expected)
 
 
+def test_w_qk_of_the_bilinear_form_stays_and_the_absorbed_form_refuses_quantised_matrices(rng):
+    x = rng.standard_normal((2, 5, M)).astype("float32")
+    with pytest.raises(TypeError, match="not a Quantised"):
+        quantise(mh.MultiHeadAttention(M, 2, form="bilinear", dtype="float32"))(x)
+    layer = mh.MultiHeadAttention(M, 2, form="bilinear", bias=False, dtype="float32")
+    w_qk, expected = layer.w_qk.data, layer(x).data
+    error = np.linalg.norm(quantise(layer)(x).data - expected)
+    assert layer.w_qk.data is w_qk
+    assert 0 < error < 0.03 * np.linalg.norm(expected)
+    latent = quantise(mh.LatentAttention(M, 2, latent=4, head_dim=4, rope_dim=2))
+    assert latent(x).data.shape == x.shape
+    with pytest.raises(TypeError, match="not a Quantised"):
+        latent(x, absorbed=True)
+
+
 def test_a_quantised_module_can_be_copied_but_not_saved(tmp_path):
     model = quantise(mh.GPT(V, context=16, d_model=M, num_heads=2, num_layers=1))
     assert {p.ndim for p in model.parameters()} == {1}

@@ -18,6 +18,12 @@ def test_the_items_of_each_task():
     assert tasks.copying(200) == copies != tasks.copying(200, rng=1)
 
 
+def test_repeated_words_are_dropped_so_few_words_are_short():
+    lengths = [len(word) for word in tasks.words(2000, 6, np.random.default_rng(0))]
+    assert lengths.count(1) <= 26
+    assert lengths.count(5) > 300
+
+
 def test_held_out_sums_are_new_in_both_orders():
     train, held_out = tasks.hold_out(tasks.adding(), rng=3)
     assert sorted(train + held_out) == sorted(tasks.adding())

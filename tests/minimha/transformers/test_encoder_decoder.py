@@ -75,6 +75,17 @@ def test_decoding_with_the_cache_equals_decoding_without(norm_first, rng):
     assert len({len(set(row)) for row in cached.tolist()}) > 1  # the targets differ
 
 
+def test_decoding_without_blocks_does_not_depend_on_the_cache():
+    settings = {"start": 0, "end": 6, "count": 8}
+    for seed in range(20):
+        net = mh.EncoderDecoder(7, d_model=4, num_heads=2, num_layers=0, norm_first=True, rng=seed)
+        cached, whole = (
+            greedy_decode(net, np.array([[1, 2, 3]]), cache=cache, **settings)
+            for cache in (True, False)
+        )
+        np.testing.assert_array_equal(cached, whole)
+
+
 def test_decoding_stops_when_every_target_has_ended(rng):
     """A decoder that says 3 until position 1 + its source token, then the end."""
 
