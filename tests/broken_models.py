@@ -240,6 +240,13 @@ def dead_gelu(seed):
     return model, *batch(seed)
 
 
+@broken("dead units")
+def dead_gates(seed):
+    model = gpt(seed, activation="swiglu")
+    model.blocks[0].mlp.gate.bias.data = model.blocks[0].mlp.gate.bias.data - 20
+    return model, *batch(seed)
+
+
 changed("no_residuals", "no residual connection", block={"add": lambda self, x, y: y})
 SQUASHING = {
     "add": lambda self, x, y: 1 / (1 + ops.exp(-(x + y))),

@@ -5,6 +5,7 @@ need large ones, where the output is much larger than its derivative, and where 
 left.
 """
 
+import contextlib
 import itertools
 
 import numpy as np
@@ -267,11 +268,17 @@ def test_an_entry_ten_trillion_times_smaller_than_the_largest_is_not_checked(siz
 
 
 def test_a_gradient_can_be_lost_in_rounding_in_float64_too():
-    """That of a softmax with one score far above the others: a backward of zeros passes."""
+    """That of a softmax with one score far above the others: a backward of zeros may pass."""
     x = np.array([[0.0, 42.0, 3.0, 1.0]])
     report = mh.gradcheck(functional.softmax, x)
     assert "lost in rounding" in {row.note for row in report.rows}
-    mh.gradcheck(lambda x: (functional.softmax(x), lambda dy: (0 * dy,)), x)
+    passed = []
+    for seed in range(6):
+        with contextlib.suppress(mh.GradcheckError):
+            mh.gradcheck(lambda x: (functional.softmax(x), lambda dy: (0 * dy,)), x, rng=seed)
+            passed.append(seed)
+    assert 0 in passed  # it depends on the cotangent
+    assert len(passed) < 6
 
 
 def test_the_complex_step_does_not_see_what_differences_cannot_confirm():

@@ -102,7 +102,9 @@ def dead_units(probe: Probe) -> Iterator[Finding]:
     for step in steps:
         if step.operation not in _DEAD_BELOW or step.node is None or step.value.ndim < 2:
             continue
-        before = [values[node] for node in parents(step.node) if node in values]
+        edges = step.node.edges if step.operation == "maximum" else step.node.edges[:1]
+        # Of a gate, silu(x, times), the first input decides which units are off.
+        before = [values[edge[0]] for edge in edges if edge and edge[0] in values]
         if len(before) != 1 or before[0].shape != step.value.shape:
             continue
         x = before[0].reshape(-1, step.value.shape[-1])

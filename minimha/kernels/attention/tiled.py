@@ -47,7 +47,10 @@ def obstacle(x: Arguments) -> str | None:
 
 
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
-    """The output, in the shape of the query, and lse (B, H, T); None unless it is finite."""
+    """The output, in the shape of the query, and lse (B, H, T); None unless it and the sink are
+    finite, where the sink may also be −∞."""
+    if not np.all(x.sink < math.inf):  # NaN, too: the output might be finite nevertheless
+        return None
     h, _ = x.heads
     t, _ = x.shape[-2:]
     b = math.prod(x.shape[:-3])

@@ -10,7 +10,8 @@ from healthy_models import HEALTHY
 from student_models import M, T, V, batch, gpt, padded
 
 import minimha as mh
-from minimha.diagnosis.learning import Finding
+from minimha.diagnosis.learning import Finding, sizes
+from minimha.diagnosis.learning.probe import Probe
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 
@@ -204,6 +205,40 @@ def test_values_or_parameters_of_another_precision_are_found(own, other):
             model.extra = mh.Tensor(np.zeros(1, other), requires_grad=True)
         found = mh.diagnose(model, x, y).findings
         assert [f.name for f in found] == ["dtype drift"]
+
+
+def test_values_in_float16_are_found_and_those_in_bfloat16_are_not():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x, y = batch(0)
+    for other, expected in ("float16", ["dtype drift"]), (ml_dtypes.bfloat16, []):
+
+        class Rounded(mh.GPT):
+            def __call__(self, tokens, other=other):
+                return super().__call__(tokens).astype(other).astype("float32")
+
+        model = Rounded(int(x.max()) + 1, context=16, d_model=24, num_heads=2, num_layers=2)
+        assert [f.name for f in mh.diagnose(model, x, y).findings] == expected
+
+
+def test_layers_with_numbered_names_are_compared_like_those_in_a_list():
+    x, y = batch(0)
+    model = mh.GPT(int(x.max()) + 1, context=16, d_model=24, num_heads=2, num_layers=2)
+
+    class Numbered(mh.Module):
+        def __init__(self):
+            self.block1, self.block2 = model.blocks
+            self.tokens, self.head = model.tokens, mh.Linear(24, int(x.max()) + 1, rng=0)
+
+        def __call__(self, tokens):
+            h = self.tokens(tokens)
+            for block in self.block1, self.block2:
+                h = block(h, mh.masks.causal())
+            return self.head(h)
+
+    probe = Probe(Numbered(), x, y, None, 1e-3, 0)
+    with probe.copies():
+        assert not list(sizes.depth(probe))
+    assert "in 2 layers" in probe.figures["block: gradient over weight"]
 
 
 def test_a_number_that_overflows_in_float16_alone_is_found():

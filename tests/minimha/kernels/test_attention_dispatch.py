@@ -72,6 +72,18 @@ def test_infinite_and_nan_inputs_fall_back_to_the_reference(name, number, asked,
             assert asked
 
 
+@pytest.mark.parametrize("name", ["tiled", "microkernel"])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_sink_that_is_not_finite_counts_as_in_the_reference(name, number, rng):
+    q, k, v = (normal(rng, 1, 2, 6, 3) for _ in "qkv")
+    sink = np.array([number, 1.0], q.dtype)
+    for mask in (None, np.tri(6, k=-1, dtype=bool)):
+        results = [computed(which, q, k, v, mask=mask, sink=sink) for which in (name, "reference")]
+        for one, other in zip(*results, strict=True):
+            if one is not None:
+                np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_query_that_sees_only_a_nan_key_gets_nan(name, sign, rng):

@@ -387,6 +387,17 @@ def test_what_would_break_the_promise_is_refused(call, reason):
         call()
 
 
+def test_on_plain_arrays_attention_and_softmax_are_checked_and_others_are_not():
+    x = np.ones((1, 2, 3, 4))
+    with mh.batch_invariant():
+        mh.ops.exp(x)
+        mh.linear_attention(*[x.astype("float32")] * 3)
+        for call in (mh.functional.softmax, lambda x: mh.scaled_dot_product_attention(x, x, x)):
+            call(x.astype("float32"))
+            with pytest.raises(TypeError, match="of float64"):
+                call(x)
+
+
 def test_a_loss_may_be_a_sum_or_mean_of_everything():
     for total in mh.ops.sum, mh.ops.mean:
         x = mh.Tensor(np.arange(24, dtype="float32").reshape(2, 3, 4), requires_grad=True)

@@ -336,6 +336,18 @@ def test_the_reference_computes_what_no_kernel_supports(rng, dtype):
         assert not set(launches) & {"sum_over_rows", "normalise"} or dtype == "float16"
 
 
+def test_in_16_bits_norms_are_converted_while_embeddings_and_linear_maps_use_no_kernel(rng):
+    with on_cpu() as launches:
+        xp = backend.library("cupy")
+        x, w = (xp.asarray(rng.random((4, 3)).astype("float16")) for _ in range(2))
+        launches.clear()
+        functional.embedding(x, xp.asarray(np.array([1, 2])))
+        linear_maps(x, (w.mT, w.mT), (None, None), wanted=(True,) * 5)
+        assert not set(launches) & {"embedding", "side_by_side"}
+        functional.layer_norm(x, xp.ones(3, dtype=xp.float16))
+        assert launches["normalise"] == 1
+
+
 def test_a_sum_over_many_rows_is_about_as_accurate_as_pairwise_summation(rng):
     """NumPy adds up this axis row by row and loses three digits; the kernel loses one."""
     x = rng.random((2**15, 8)).astype("float32")
