@@ -51,29 +51,43 @@ def refused(path: Path) -> str:
     except (OSError, ValueError) as error:
         return f"it cannot be graded: {error}"
     inside = {file.removesuffix(".py").replace("/", "."): text for file, text in own.items()}
-    known = {package for name in inside for package in packages(name)}
-    known |= {"numpy", "minimha.kernels", "minimha.parallel"}
+    known = {"numpy"} | {package for name in inside for package in packages(name)}
     wanted = list(imports(data))
     for name, text in inside.items():
         wanted += imports(text, name.rpartition(".")[0])
-    all_names = {name for name, _ in wanted}
-    for name in {x for module, names in wanted if module == "numpy" for x in names} - {"*"}:
-        if importlib.util.find_spec(f"numpy.{name}"):  # numpy.testing, say, is imported lazily
-            all_names.add(f"numpy.{name}")
-    foreign = {x for x in all_names if x not in known and not x.startswith("encodings.")}
+    named = {x for module, names in wanted for x in _named(module, names)}
+    foreign = {x for x in named if x not in known and not x.startswith("encodings.")}
     if not (foreign and (lost := foreign - _importable())):
         return ""
     return f"where homework is graded, it cannot import {', '.join(sorted(lost))}"
 
 
+def _named(module: str, names: list[str]) -> list[str]:
+    """What an import needs: of the modules that a submission has in part, each name; of others, the
+    module, and of NumPy also its submodules, some of which it imports only when they are named."""
+    full = [f"{module}.{name}" for name in names if name != "*"]
+    if module in _IN_PART and names:
+        return full
+    if module == "numpy":
+        return [module, *filter(importlib.util.find_spec, full)]
+    return [module]
+
+
+_IN_PART = "minimha.kernels", "minimha.parallel"
+
+
 @functools.cache
 def _importable() -> frozenset[str]:
-    """The modules that a submission may import, because the process that runs it has them."""
+    """The modules that a submission may import, because the process that runs it has them, and what
+    it has of those in part."""
     code = (
         "import sys; sys.path += sys.argv[1:]; sys.modules['ctypes'] = None\n"
         "import connection, worker\n"
         "for name in worker._KNOWN.split(): __import__(name)\n"
-        "print(*(name for name, module in sys.modules.items() if module))"
+        "print(*(name for name, module in sys.modules.items() if module))\n"
+        "worker.load_minimha()\n"
+        f"for name in {_IN_PART}:\n"
+        "    print(*(f'{name}.{x}' for x in vars(sys.modules[name])))"
     )
     folders = Path(np.__file__).parents[1], Path(__file__).with_name("grading")
     command = [sys.executable, "-P", "-s", "-S", "-B", "-c", code, *map(str, folders)]
