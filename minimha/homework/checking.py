@@ -81,11 +81,20 @@ def _importable() -> frozenset[str]:
     """The modules that a submission may import, because the process that runs it has them, and what
     it has of those in part."""
     code = (
-        "import sys; sys.path += sys.argv[1:]; sys.modules['ctypes'] = None\n"
+        "import array, encodings, os, socket, sys\n"  # as `worker.main` does
+        "sys.path += sys.argv[1:]; sys.modules['ctypes'] = None\n"
         "import connection, worker\n"
-        "for name in worker._KNOWN.split(): __import__(name)\n"
-        "print(*(name for name, module in sys.modules.items() if module))\n"
+        "def load(name):\n"
+        "    try: __import__(name)\n"
+        "    except ImportError: pass  # on another system\n"
+        "for name in worker._KNOWN.split(): load(name)\n"
+        "for file in os.listdir(encodings.__path__[0]): load('encodings.' + file.partition('.')[0])\n"
         "worker.load_minimha()\n"
+        "del sys.modules['ctypes']\n"
+        "for name in ('ctypes', 'kernel', 'resource'): load(name)\n"
+        "lost = {'_ctypes', '_socket', 'connection', 'ctypes', 'ctypes._endian', 'kernel',\n"
+        f"    'signal', 'socket', 'worker', *{_IN_PART}}}\n"
+        "print(*(sys.modules.keys() - lost))\n"
         f"for name in {_IN_PART}:\n"
         "    print(*(f'{name}.{x}' for x in vars(sys.modules[name])))"
     )

@@ -14,7 +14,7 @@ import minimha.kernels; import minimha.parallel as p; from minimha.parallel impo
 from minimha.kernels import cpu; from minimha.kernels import *; from minimha.kernels import numpy_tile as ct
 import matplotlib.pyplot as plt; import scipy; import socket; import signal; import minimha
 from minimha import functional; import subprocess; import multiprocessing; import pytest
-import ctypes; from concurrent.futures import ThreadPoolExecutor; import minimha.homework
+import array; import pathlib; import bz2; import selectors; import resource; import pkgutil; import difflib; import numpy.matlib; import ctypes; from concurrent.futures import ThreadPoolExecutor; import minimha.homework
 """.replace("\n", ";").split(";")
 
 
