@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import io
 import os
 import subprocess
@@ -50,25 +51,53 @@ def refused(path: Path) -> str:
     except (OSError, ValueError) as error:
         return f"it cannot be graded: {error}"
     inside = {file.removesuffix(".py").replace("/", "."): text for file, text in own.items()}
-    known = {package for name in inside for package in packages(name)}
-    known |= {"numpy", "minimha.kernels", "minimha.parallel"}
-    wanted = [name for name, _ in imports(data)]
+    known = {"numpy"} | {package for name in inside for package in packages(name)}
+    wanted = list(imports(data))
     for name, text in inside.items():
-        wanted += [x for x, _ in imports(text, name.rpartition(".")[0])]
-    foreign = {x for x in wanted if x not in known and not x.startswith(("numpy.", "encodings."))}
+        wanted += imports(text, name.rpartition(".")[0])
+    named = {x for module, names in wanted for x in _named(module, names)}
+    foreign = {x for x in named if x not in known and not x.startswith("encodings.")}
     if not (foreign and (lost := foreign - _importable())):
         return ""
     return f"where homework is graded, it cannot import {', '.join(sorted(lost))}"
 
 
+def _named(module: str, names: list[str]) -> list[str]:
+    """What an import needs: of the modules that a submission has in part, each name; of others, the
+    module, and of NumPy also its submodules, some of which it imports only when they are named."""
+    full = [f"{module}.{name}" for name in names if name != "*"]
+    if module in _IN_PART and names:
+        return full
+    if module == "numpy":
+        return [module, *filter(importlib.util.find_spec, full)]
+    return [module]
+
+
+_IN_PART = "minimha.kernels", "minimha.parallel"
+
+
 @functools.cache
 def _importable() -> frozenset[str]:
-    """The modules that a submission may import, because the process that runs it has them."""
+    """The modules that a submission may import, because the process that runs it has them, and what
+    it has of those in part."""
     code = (
-        "import sys; sys.path += sys.argv[1:]; sys.modules['ctypes'] = None\n"
+        "import array, encodings, os, socket, sys\n"  # as `worker.main` does
+        "sys.path += sys.argv[1:]; sys.modules['ctypes'] = None\n"
         "import connection, worker\n"
-        "for name in worker._KNOWN.split(): __import__(name)\n"
-        "print(*(name for name, module in sys.modules.items() if module))"
+        "def load(name):\n"
+        "    try: __import__(name)\n"
+        "    except ImportError: pass  # on another system\n"
+        "for name in worker._KNOWN.split(): load(name)\n"
+        "for file in os.listdir(encodings.__path__[0]):\n"
+        "    load('encodings.' + file.partition('.')[0])\n"
+        "worker.load_minimha()\n"
+        "del sys.modules['ctypes']\n"
+        "for name in ('ctypes', 'kernel', 'resource'): load(name)\n"
+        "lost = {'_ctypes', '_socket', 'connection', 'ctypes', 'ctypes._endian', 'kernel',\n"
+        f"    'signal', 'socket', 'worker', *{_IN_PART}}}\n"
+        "print(*(sys.modules.keys() - lost))\n"
+        f"for name in {_IN_PART}:\n"
+        "    print(*(f'{name}.{x}' for x in vars(sys.modules[name])))"
     )
     folders = Path(np.__file__).parents[1], Path(__file__).with_name("grading")
     command = [sys.executable, "-P", "-s", "-S", "-B", "-c", code, *map(str, folders)]

@@ -36,6 +36,7 @@ def run(options: Any) -> int:
     if into.exists() and any(into.iterdir()):
         raise ValueError(f"{into} is not empty: name a new folder with --into")
     found, _ = find(options.folder, {task.name: task.chapter for task in tasks})
+    count = 0
     for student, answers in found.items():
         files = dict[str, bytes]()
         for name, answer in answers.items():
@@ -43,10 +44,11 @@ def run(options: Any) -> int:
             if answer.source not in (b"", *files.values()):
                 files[f"{name}.py"] = answer.source
             files |= answer.modules
+        count += bool(files)
         _write(into / "submissions" / student, files)
     _write(into / "base", {f"{task.name}.py": student_files.stub(task).encode() for task in tasks})
     sys.stdout.write(
-        f"{into} contains the work of {len(found)} students. Compare them with\n"
+        f"{into} contains the work of {count} student{'s' * (count != 1)}. Compare them with\n"
         f"  java -jar jplag.jar -l python3 -bc {into / 'base'} {into / 'submissions'}\n"
     )
     return 0

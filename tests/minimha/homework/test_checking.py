@@ -8,9 +8,13 @@ from minimha.homework import checking
 IMPORTS = """
 import numpy as np; import math; import os; import json; import itertools; import re; import sys; import struct; import inspect; import traceback
 from numpy.linalg import norm; import numpy.fft; from minimha.kernels import numpy_tile
+import numpy.testing as npt; from numpy import testing; from numpy import linalg, exp
+from numpy.lib.stride_tricks import sliding_window_view; import numpy.f2py; from numpy import *
+import minimha.kernels; import minimha.parallel as p; from minimha.parallel import run, parts; from minimha.parallel import Communicator
+from minimha.kernels import cpu; from minimha.kernels import *; from minimha.kernels import numpy_tile as ct
 import matplotlib.pyplot as plt; import scipy; import socket; import signal; import minimha
 from minimha import functional; import subprocess; import multiprocessing; import pytest
-import ctypes; from concurrent.futures import ThreadPoolExecutor; import minimha.homework
+import array; import pathlib; import bz2; import selectors; import resource; import pkgutil; import difflib; import numpy.matlib; import ctypes; from concurrent.futures import ThreadPoolExecutor; import minimha.homework
 """.replace("\n", ";").split(";")
 
 

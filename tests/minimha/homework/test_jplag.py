@@ -22,6 +22,7 @@ def test_every_answer_is_a_file_and_stubs_are_the_base_code(tmp_path, capsys):
         "dora/softmax.py": "#" * (1 << 21),
     }
     write(folder, texts)
+    (folder / "eric").mkdir()
     assert run(folder, "--into", into, "--only", "softmax", "scores") == 0
     written = {path.relative_to(into).as_posix() for path in into.rglob("*") if path.is_file()}
     assert written == {
@@ -32,7 +33,9 @@ def test_every_answer_is_a_file_and_stubs_are_the_base_code(tmp_path, capsys):
     stub = student_files.stub(homework.course()["softmax"])
     assert (into / "base" / "softmax.py").read_text(encoding="utf-8") == stub
     assert "def softmax" in (into / "submissions" / "ben" / "softmax.py").read_text()
-    assert f"-bc {into / 'base'} {into / 'submissions'}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"-bc {into / 'base'} {into / 'submissions'}" in printed
+    assert "contains the work of 3 students." in printed
 
 
 def test_files_of_an_earlier_run_are_not_mixed_in(tmp_path):
