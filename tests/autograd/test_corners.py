@@ -160,9 +160,9 @@ def test_bounds_of_clip_have_the_float_type_of_x(dtype, other):
         assert y.dtype == x.dtype
         np.testing.assert_array_equal(y, 2)
     else:
-        with pytest.raises(TypeError, match="clip: min is .* nothing is converted silently"):
+        with pytest.raises(TypeError, match=r"clip: min is .* nothing is converted silently"):
             ops.clip(x, min=bound)
-        with pytest.raises(TypeError, match="clip: max is .* nothing is converted silently"):
+        with pytest.raises(TypeError, match=r"clip: max is .* nothing is converted silently"):
             ops.clip(x, max=bound)
 
 
