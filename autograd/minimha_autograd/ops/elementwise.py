@@ -227,7 +227,7 @@ def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tup
     own, real = x.dtype, widened(_real(x))
     for name, bound in (("min", min), ("max", max)):
         floats = is_array(bound) and is_floating(bound) and is_floating(x)
-        if floats and bound.dtype != own:
+        if floats and (namespace(bound) is not xp or bound.dtype != own):
             fix = "convert one, nothing is converted silently"
             raise TypeError(f"{name} is {backend.described(bound)}: {fix}")
     y = backend.clip(real, widened(min), widened(max))
