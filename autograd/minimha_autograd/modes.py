@@ -48,9 +48,8 @@ class _Counted(ContextDecorator):
 
     def __call__(self, function: Any) -> Any:
         if any(returns_early(function) for returns_early in RETURN_EARLY):
-            raise TypeError(
-                f"{function.__name__} returns before its body runs: open the block inside it"
-            )
+            name = getattr(function, "__name__", repr(function))
+            raise TypeError(f"{name} returns before its body runs: open the block inside it")
         return super().__call__(function)
 
 

@@ -151,6 +151,21 @@ def test_bounds_of_clip_may_be_arrays():
     np.testing.assert_array_equal(gradient(lambda _: y, x), [1, 0, 0])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("other", ["float16", "float32", "float64"])
+def test_bounds_of_clip_have_the_float_type_of_x(dtype, other):
+    x, bound = np.ones(3, dtype), np.full(3, 2, other)
+    if dtype == other:
+        y = ops.clip(x, min=bound)
+        assert y.dtype == x.dtype
+        np.testing.assert_array_equal(y, 2)
+    else:
+        with pytest.raises(TypeError, match=r"clip: min is .* nothing is converted silently"):
+            ops.clip(x, min=bound)
+        with pytest.raises(TypeError, match=r"clip: max is .* nothing is converted silently"):
+            ops.clip(x, max=bound)
+
+
 def test_the_ends_of_a_slice_may_be_arrays_that_change_later():
     x, start, stop = leaf(np.zeros(4)), np.array(0), np.array(2)
     y = x[start:stop]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -108,7 +109,7 @@ def test_no_grad_as_a_decorator():
     assert records()
     with pytest.raises(TypeError, match="takes no arguments"):
         mh.no_grad(records)
-    for function in (yields, awaits, yields_later):
+    for function in (yields, awaits, yields_later, functools.partial(yields)):
         with pytest.raises(TypeError, match="open the block inside it"):
             mh.no_grad()(function)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import backend
 from ..backend import Array, is_array, is_complex, is_floating, namespace
-from ..half import alike, always
+from ..half import alike, always, widened
 from ..operation import Operation, operation
 from ..tape import Pullback
 from .requirements import broadcasting
@@ -219,13 +219,18 @@ def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
     return xp.where(condition, a, b), pullback
 
 
-@operation
+@operation(native=always)
 def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tuple[Array, Pullback]:
     """y = x limited to min ≤ y ≤ max; either bound may be None.   dx = dy where min ≤ x ≤ max, else
-    0."""
+    0. Bounds may also be arrays; those of floats must have the dtype of x."""
     xp = namespace(x)
-    real = _real(x)
-    y = backend.clip(real, min, max)
+    own, real = x.dtype, widened(_real(x))
+    for name, bound in (("min", min), ("max", max)):
+        floats = is_array(bound) and is_floating(bound) and is_floating(x)
+        if floats and (namespace(bound) is not xp or bound.dtype != own):
+            fix = "convert one, nothing is converted silently"
+            raise TypeError(f"{name} is {backend.described(bound)}: {fix}")
+    y = backend.clip(real, widened(min), widened(max))
     inside = y == real
     if is_complex(x):
         y = xp.where(inside, x, xp.astype(y, x.dtype))
