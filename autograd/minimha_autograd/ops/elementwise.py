@@ -220,21 +220,25 @@ def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 @operation(native=always)
-def clip(x: Array, *, min: float | None = None, max: float | None = None) -> tuple[Array, Pullback]:
+def clip(x: Array, *, min: Any = None, max: Any = None) -> tuple[Array, Pullback]:
     """y = x limited to min ≤ y ≤ max; either bound may be None.   dx = dy where min ≤ x ≤ max, else
     0. Bounds may also be arrays; those of floats must have the dtype of x."""
     xp = namespace(x)
-    own, real = x.dtype, widened(_real(x))
-    for name, bound in (("min", min), ("max", max)):
-        floats = is_array(bound) and is_floating(bound) and is_floating(x)
-        if floats and (namespace(bound) is not xp or bound.dtype != own):
-            fix = "convert one, nothing is converted silently"
-            raise TypeError(f"{name} is {backend.described(bound)}: {fix}")
-    y = backend.clip(real, widened(min), widened(max))
+    real = widened(_real(x))
+    y = backend.clip(real, _bound("min", min, x), _bound("max", max, x))
     inside = y == real
     if is_complex(x):
         y = xp.where(inside, x, xp.astype(y, x.dtype))
     return y, lambda dy: (xp.where(inside, dy, xp.zeros_like(dy)),)
+
+
+def _bound(name: str, bound: Any, x: Array) -> Any:
+    if is_array(bound) and is_floating(bound) and is_floating(x):
+        same_library = namespace(bound) is namespace(x)
+        if not same_library or bound.dtype != x.dtype:
+            fix = "convert one, nothing is converted silently"
+            raise TypeError(f"{name} is {backend.described(bound)}: {fix}")
+    return widened(bound)
 
 
 @operation(converts=True, native=always)
