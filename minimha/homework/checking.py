@@ -63,41 +63,24 @@ def refused(path: Path) -> str:
 
 
 def _named(module: str, names: list[str]) -> list[str]:
-    """What an import needs: of the modules that a submission has in part, each name; of others, the
-    module, and of NumPy also its submodules, some of which it imports only when they are named."""
+    """What an import needs: the module; of minimha's, each name, since a submission has few of
+    them; and the submodules of NumPy among the names, since NumPy may not have imported them yet.
+    """
     full = [f"{module}.{name}" for name in names if name != "*"]
-    if module in _IN_PART and names:
+    if module.startswith("minimha.") and names:
         return full
     if module == "numpy":
         return [module, *filter(importlib.util.find_spec, full)]
     return [module]
 
 
-_IN_PART = "minimha.kernels", "minimha.parallel"
-
-
 @functools.cache
 def _importable() -> frozenset[str]:
-    """The modules that a submission may import, because the process that runs it has them, and what
-    it has of those in part."""
+    """The modules that a submission may import, because the process that runs it has them, and the
+    names that it has of minimha's."""
     code = (
-        "import array, encodings, os, socket, sys\n"  # as `worker.main` does
-        "sys.path += sys.argv[1:]; sys.modules['ctypes'] = None\n"
-        "import connection, worker\n"
-        "def load(name):\n"
-        "    try: __import__(name)\n"
-        "    except ImportError: pass  # on another system\n"
-        "for name in worker._KNOWN.split(): load(name)\n"
-        "for file in os.listdir(encodings.__path__[0]):\n"
-        "    load('encodings.' + file.partition('.')[0])\n"
-        "worker.load_minimha()\n"
-        "del sys.modules['ctypes']\n"
-        "for name in ('ctypes', 'kernel', 'resource'): load(name)\n"
-        "lost = {'_ctypes', '_socket', 'connection', 'ctypes', 'ctypes._endian', 'kernel',\n"
-        f"    'signal', 'socket', 'worker', *{_IN_PART}}}\n"
-        "print(*(sys.modules.keys() - lost))\n"
-        f"for name in {_IN_PART}:\n"
-        "    print(*(f'{name}.{x}' for x in vars(sys.modules[name])))"
+        "import sys; sys.path += sys.argv[1:]\n"
+        "import worker; worker.prepare(); print(*worker.importable())"
     )
     folders = Path(np.__file__).parents[1], Path(__file__).with_name("grading")
     command = [sys.executable, "-P", "-s", "-S", "-B", "-c", code, *map(str, folders)]

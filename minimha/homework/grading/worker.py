@@ -27,6 +27,11 @@ _KNOWN = """
     numpy.rec numpy.typing
 """
 """The modules that a submission may import, together with those that they import."""
+_TAKEN_AWAY = "ctypes", "_ctypes", "ctypes._endian", "socket", "_socket", "signal"
+_OUR_OWN = "connection", "kernel"
+"""What the process imports for itself: a student may have modules of these names."""
+IN_PART = "minimha.kernels", "minimha.parallel"
+"""Modules of which a submission has only some names."""
 _ALLOWED = (
     "array.__new__", "builtins.id", "code.__new__", "compile", "cpython._PySys_ClearAuditHooks",
     "exec", "function.__new__", "marshal.loads", "object.__delattr__", "object.__getattr__",
@@ -202,9 +207,9 @@ def serve(line: int) -> None:
         sys.modules[module].seed(0)
     kernel.confine()
     limit(request["megabytes"], request["seconds"])
-    for module in ("ctypes", "_ctypes", "ctypes._endian", "socket", "_socket", "signal"):
+    for module in _TAKEN_AWAY:
         sys.modules[module] = None  # type: ignore[assignment]
-    for module in ("connection", "kernel"):  # a student may have modules of these names
+    for module in _OUR_OWN:
         del sys.modules[module]
     sys.path.clear()
     sys.meta_path.insert(0, own)
@@ -230,12 +235,9 @@ def ended(process: int, seconds: float) -> int | None:
     return code
 
 
-def main() -> None:
-    """Answer the grader's requests: start a process for a submission, or say how one ended."""
-    import socket  # not for submissions, as a global would be
-
-    folder = sys.argv[1]
-    sys.path += [folder, os.path.dirname(__file__)]
+def prepare() -> None:
+    """Import all that a submission may import, and what the process needs itself."""
+    importlib.import_module("socket")
     sys.modules["ctypes"] = None  # type: ignore[assignment]  # NumPy works without it
     for module in _KNOWN.split():
         importlib.import_module(module)
@@ -249,6 +251,23 @@ def main() -> None:
     del sys.modules["ctypes"]
     for module in ("ctypes", "kernel", "resource"):
         importlib.import_module(module)
+
+
+def importable() -> list[str]:
+    """After `prepare`: the modules that a submission may import, and the names that it has of those
+    in part, such as minimha.parallel.run."""
+    lost = {*_TAKEN_AWAY, *_OUR_OWN, *IN_PART, __name__}
+    names = [f"{module}.{name}" for module in IN_PART for name in vars(sys.modules[module])]
+    return [*(sys.modules.keys() - lost), *names]
+
+
+def main() -> None:
+    """Answer the grader's requests: start a process for a submission, or say how one ended."""
+    import socket  # not for submissions, as a global would be
+
+    folder = sys.argv[1]
+    sys.path += [folder, os.path.dirname(__file__)]
+    prepare()
     requests = socket.socket(fileno=0)
     while True:
         text, lines, *_ = socket.recv_fds(requests, 1 << 10, 1)
