@@ -63,9 +63,10 @@ class detect_anomaly(_Counted):  # noqa: N801
     """NaN and infinity raise an error where they first appear, forward or backward.
 
     FloatingPointError names the operation, the first such entry, and the lines that called the
-    operation. NaN in a value is an anomaly, and infinity if all inputs are finite, unlike a mask of
-    −∞; in a gradient both are. Arrays saved inside are compared entry by entry, on devices too. All
-    this takes time and synchronises a GPU: use it to search for a mistake, not for training.
+    operation. In a value, NaN is an anomaly; so is infinity, unless an input contains one already,
+    as a mask of −∞ does. In a gradient, both are. Arrays saved inside are compared entry by entry,
+    on devices too. All this takes time and synchronises a GPU: use it to search for a mistake, not
+    for training.
     """
 
 

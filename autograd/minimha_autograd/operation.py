@@ -84,10 +84,11 @@ def operation(
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
 
-    The operation raises TypeError for arrays of two libraries or, but for `narrow`, float types and
-    for arguments that are not arrays, numbers, or None where that is the default. It raises common
-    errors of the library again with its own name, the requirement and the arguments. The pullback
-    raises TypeError unless it returns one gradient for each argument.
+    The operation raises TypeError for arrays of two libraries, for arrays of two float types
+    (unless `narrow` allows it), and for arguments that are not arrays or numbers; None is allowed
+    where it is the default. It raises common errors of the library again with its own name, the
+    requirement and the arguments. The pullback raises TypeError unless it returns one gradient for
+    each argument.
     """
     if function is None:
         return functools.partial(

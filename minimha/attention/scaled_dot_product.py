@@ -90,7 +90,7 @@ def scaled_dot_product_attention(
              one of `attention.IMPLEMENTATIONS`; "auto": see `minimha.implementation`
 
     Returns the output (…, H, T, Dv), then the weights and lse if asked for: arrays for arrays,
-    Tensors if one of query, …, softcap, the first eight arguments, is one. Gradients flow to query,
+    Tensors if one of the first eight arguments, query to softcap, is one. Gradients flow to query,
     key, value and bias, and to scale, softcap and sink where these are Tensors, by the formulas of
     `attention`. A query that may attend to no key has the output 0, weights 0, gradients 0 and,
     without a sink, lse −∞. Hidden keys and values contribute nothing, even if they are NaN or
@@ -248,12 +248,14 @@ def explain_dispatch(*inputs: Any, implementation: str = "auto", **settings: Any
     drops = probability(drops, "dropout")
     x = arguments(*map(array_of, inputs), **settings)
     masks.key_intervals(x.mask, x.query, x.key)  # raises the errors of the mask
+    if drops:
+        x = x._replace(keep=True)  # the choice depends on whether there is dropout, not on the draw
     by = requested.get() if implementation == "auto" else implementation
     if batch_invariance.get():
-        _in_order(by, x._replace(keep=True) if drops else x)
+        _in_order(by, x)
         why = "the only one that keeps the promise of batch_invariant"
         return Dispatch("microkernel", {"microkernel": why})
-    decision = decide(by, x._replace(keep=True) if drops else x)
+    decision = decide(by, x)
     if x.return_weights and decision.implementation not in ("reference", "loop"):
         decision.reasons["reference"] = "computes the weights, which kernels do not keep"
     return decision

@@ -38,8 +38,8 @@ def gpt_step(vocabulary: int, layers: int, **letters: Any) -> Step:
         flops       3 · B·T · (layers · (24 M² + 4 T·M) + 2 M · vocabulary)
         kept        layers · B·H·T² numbers with "reference"; "tiled" stores no weights
 
-    in the usual case H·D = M with G = H, Dv = D and biases. Bytes are those of this dtype. The
-    activations that a step keeps besides the attention weights are not counted.
+    in the usual case H·D = M with G = H, Dv = D and biases. Bytes are those of this dtype. `kept`
+    counts attention weights, not the other activations that a step keeps.
     """
     s = Setting.of(**letters)
     width, n = s.sizes.d_model, s.B * s.T

@@ -22,9 +22,11 @@ def layer_norm(
     shapes.
     Source: Ba, Kiros and Hinton, "Layer Normalization" (2016).
     """
-    xp, width, rows = namespace(x), x.shape[-1:], tuple(range(x.ndim - 1))
-    if not width or any(p.shape != width for p in (weight, bias) if p is not None):
-        raise ValueError(f"weight and bias must have the width of x, {tuple(width) or '(M,)'}")
+    xp = namespace(x)
+    columns = x.shape[-1:]  # (M,), or () if x has no axes
+    rows = tuple(range(x.ndim - 1))
+    if not columns or any(p.shape != columns for p in (weight, bias) if p is not None):
+        raise ValueError(f"weight and bias must have the width of x, {tuple(columns) or '(M,)'}")
 
     centred = x - _mean(x)
     sigma = xp.sqrt(_mean(centred * centred) + eps)  # var() would drop imaginary parts

@@ -56,7 +56,8 @@ def rope(
     base         10000 in the paper; a larger one rotates more slowly
     width        how many of the first columns rotate: even, by default D; the others do not change
     interleaved  pair i is columns 2i and 2i + 1 (RoFormer, GPT-J); otherwise i and i + width/2, the
-                 halves of the width (GPT-NeoX). Only the order of the columns differs
+                 halves of the width (GPT-NeoX, and Llama in `transformers`). Only the order of the
+                 columns differs
     scaling      `Llama3(…)` changes the angles per position, base^(−2i/width)
 
     The product of a query rotated by t and a key rotated by s depends only on t − s. Angles are

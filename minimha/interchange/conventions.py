@@ -14,12 +14,15 @@ Reading gives (mask, bias) for `scaled_dot_product_attention(query, key, value, 
 None where the arguments have no mask or no bias. Writing gives a dictionary of keyword arguments;
 reading these gives the same mask, and the same bias where it is not hidden.
 
-Where a query may attend to nothing, the output is 0 here. In other libraries it depends. In float32
-on a CPU, torch 2.13 and 2.15 give the mean of the values for the dtype's min, 0 for booleans and
-−∞. For these two, their MultiheadAttention gives NaN if weights are requested, and for booleans
-also on its fast path, in eval() without gradients, else 0. There, too, keras 3.15 on torch gives 0
-if scores are requested or the layer has dropout, else the mean. (0 and the mean are those before
-the output projection.) In float16 the mean is a weighted one: the scores are not rounded away.
+Where a query may attend to nothing, the output is 0 here. In other libraries it depends. Before the
+output projection, in float32 on a CPU, it is
+
+    torch 2.13, 2.15          the mean of the values for the dtype's min, 0 for booleans and −∞
+    its MultiheadAttention    for booleans and −∞, NaN if weights are requested, and for booleans
+                              also on its fast path, in eval() without gradients; otherwise 0
+    keras 3.15 on torch       0 if scores are requested or the layer has dropout, otherwise the mean
+
+In float16, the min hides less: the mean is then weighted by the scores.
 """
 
 from __future__ import annotations

@@ -272,13 +272,17 @@ UNSUPPORTED = {
 }
 """Entries of config.json that show why a model is not a GPT."""
 
-HARMLESS = re.compile(
-    r"_.*|architectures|auto_map|bad_words_ids|cache_implementation|dtype|torch_dtype"
-    r"|.*_token_ids?|(transformers|unsloth)_version|unsloth_fixed|gradient_checkpointing|hidden_act|id2label|initializer_range"
-    r"|is_llama_config|label2id|max_window_layers|n_ctx|n_special|no_rope_layer_interval"
-    r"|num_labels|output_(attentions|hidden_states|router_logits|scores)|predict_special_tokens|pretraining_tp|problem_type"
-    r"|reorder_and_upcast_attn|return_dict|sliding_window_(pattern|size)"
-    r"|summary_(activation|first_dropout|last_dropout|proj_to_labels|type|use_proj)|task_specific_params|tokenizer_class|transformers\.js_config|use_cache"
-)
+_HARMLESS = r"""
+    architectures auto_map bad_words_ids cache_implementation dtype gradient_checkpointing
+    hidden_act id2label initializer_range is_llama_config label2id max_window_layers n_ctx
+    n_special no_rope_layer_interval num_labels output_attentions output_hidden_states
+    output_router_logits output_scores predict_special_tokens pretraining_tp problem_type
+    reorder_and_upcast_attn return_dict sliding_window_pattern sliding_window_size
+    summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels
+    summary_type summary_use_proj task_specific_params tokenizer_class torch_dtype
+    transformers\.js_config transformers_version unsloth_fixed unsloth_version use_cache
+    .*_token_ids? _.*
+"""
+HARMLESS = re.compile("|".join(_HARMLESS.split()))
 """Entries that change no logits, or that other entries replace. They are kept for
 `save_pretrained`; entries that are neither read nor among these are refused."""

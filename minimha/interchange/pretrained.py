@@ -95,9 +95,9 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
     A model that was loaded is written as the same kind of model, with the same names, shapes and
     values, except that vectors get the dtype of the matrices, and constants and a second copy of
     tied weights are left out; any other as the first kind in `layouts.LAYOUTS` that has all its
-    settings. GPT-2 always has biases: for a model without them,
-    zeros are written. The folder is made if needed; each file appears completely or not at all. The
-    same model always gives the same bytes.
+    settings. GPT-2 always has biases: for a model without them, zeros are written. The folder is
+    made if needed; each file appears completely or not at all. The same model always gives the same
+    bytes.
 
     Raises ValueError, with all reasons, for a model that no kind can represent, where the reasons
     are those of the most similar kind; TypeError for another module; OSError if the files cannot be

@@ -27,10 +27,11 @@ _KNOWN = """
     numpy.rec numpy.typing
 """
 """The modules that a submission may import, together with those that they import."""
-_TAKEN_AWAY = "ctypes", "_ctypes", "ctypes._endian", "socket", "_socket", "signal"
+_REFUSED = "ctypes", "_ctypes", "ctypes._endian", "socket", "_socket", "signal"
+"""What the process imports, but a submission may not."""
 _OUR_OWN = "connection", "kernel"
-"""What the process imports for itself: a student may have modules of these names."""
-IN_PART = "minimha.kernels", "minimha.parallel"
+"""Modules of the grader: a student may have some of these names."""
+_IN_PART = "minimha.kernels", "minimha.parallel"
 """Modules of which a submission has only some names."""
 _ALLOWED = (
     "array.__new__", "builtins.id", "code.__new__", "compile", "cpython._PySys_ClearAuditHooks",
@@ -207,7 +208,7 @@ def serve(line: int) -> None:
         sys.modules[module].seed(0)
     kernel.confine()
     limit(request["megabytes"], request["seconds"])
-    for module in _TAKEN_AWAY:
+    for module in _REFUSED:
         sys.modules[module] = None  # type: ignore[assignment]
     for module in _OUR_OWN:
         del sys.modules[module]
@@ -256,8 +257,8 @@ def prepare() -> None:
 def importable() -> list[str]:
     """After `prepare`: the modules that a submission may import, and the names that it has of those
     in part, such as minimha.parallel.run."""
-    lost = {*_TAKEN_AWAY, *_OUR_OWN, *IN_PART, __name__}
-    names = [f"{module}.{name}" for module in IN_PART for name in vars(sys.modules[module])]
+    lost = {*_REFUSED, *_OUR_OWN, *_IN_PART, __name__}
+    names = [f"{module}.{name}" for module in _IN_PART for name in vars(sys.modules[module])]
     return [*(sys.modules.keys() - lost), *names]
 
 

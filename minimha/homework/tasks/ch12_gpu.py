@@ -327,10 +327,12 @@ def _same_cost(yours, rng, name):
     models = *_MODELS, (vocabulary, layers, b, t, h * d, h)
     found = np.array([named(yours(*model), names)[name] for model in models])
     expected = [getattr(_right(*model), name) for model in models]
+    mistakes = zip(*(_wrong(*model)[name] for model in models), strict=True)
     guess = ""
-    for wrong in zip(*(_wrong(*model)[name] for model in models), strict=True):
-        numbers, texts = zip(*wrong, strict=True)
-        guess = guess or (texts[0] if list(found) == list(numbers) else "")
+    for mistake in mistakes:  # (number, text) for each model
+        numbers = [number for number, _ in mistake]
+        if not guess and list(found) == numbers:
+            guess = mistake[0][1]
     first, second, third = models
     what = f"{name} of step_costs{first}, {second} and {third}"
     same(found, expected, what, "model", guess=guess)
