@@ -24,7 +24,7 @@ def layer_norm(
     """
     xp = namespace(x)
     columns = x.shape[-1:]  # (M,), or () if x has no axes
-    rows = tuple(range(x.ndim - 1))
+    row_axes = tuple(range(x.ndim - 1))
     if not columns or any(p.shape != columns for p in (weight, bias) if p is not None):
         raise ValueError(f"weight and bias must have the width of x, {tuple(columns) or '(M,)'}")
 
@@ -35,8 +35,8 @@ def layer_norm(
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         g = dy * weight
         dx = (g - _mean(g) - x_hat * _mean(g * x_hat)) / sigma
-        dbias = None if bias is None else xp.sum(dy, axis=rows)
-        return dx, xp.sum(dy * x_hat, axis=rows), dbias
+        dbias = None if bias is None else xp.sum(dy, axis=row_axes)
+        return dx, xp.sum(dy * x_hat, axis=row_axes), dbias
 
     y = x_hat * weight
     return y if bias is None else y + bias, pullback
@@ -53,7 +53,8 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> tuple[Array, Pull
     x (…, M) with M at least 1, weight (M,). Raises ValueError for other shapes, or a negative eps.
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
     """
-    xp, rows = namespace(x), tuple(range(x.ndim - 1))
+    xp = namespace(x)
+    row_axes = tuple(range(x.ndim - 1))
     if not x.ndim or not x.shape[-1] or weight.shape != x.shape[-1:]:
         raise ValueError("x (…, M) and weight (M,) need the same width M, at least 1")
     if not eps >= 0:
@@ -64,7 +65,7 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> tuple[Array, Pull
 
     def pullback(dy: Array) -> tuple[Array, Array]:
         g = dy * weight
-        return (g - x_hat * _mean(g * x_hat)) / sigma, xp.sum(dy * x_hat, axis=rows)
+        return (g - x_hat * _mean(g * x_hat)) / sigma, xp.sum(dy * x_hat, axis=row_axes)
 
     return x_hat * weight, pullback
 
