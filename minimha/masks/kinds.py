@@ -38,8 +38,10 @@ def sliding_window(
     of `causal`. Raises ValueError as `causal` does, and for a negative left or right.
     """
     name = "sliding_window"
-    left = None if left is None else integer(left, f"{name}: left", least=0)
-    right = None if right is None else integer(right, f"{name}: right", least=0)
+    if left is not None:
+        left = integer(left, f"{name}: left", least=0)
+    if right is not None:
+        right = integer(right, f"{name}: right", least=0)
     return Band(name, left, right, checked(name, offset, align), align)
 
 
@@ -55,9 +57,14 @@ def padding(lengths: Array | Sequence[int]) -> Mask:
         "padding: lengths are integers, one per sequence",
         "; a boolean array of valid keys goes to masks.keys(valid)",
     )
-    known = backend.on_host(lengths) and 0 not in lengths.shape
-    longest = int(namespace(lengths).max(lengths)) if known else 0
-    return _First("padding", lengths, max(1, longest))
+
+    # There are at least as many keys as the longest sequence has. The host would have to wait for
+    # lengths on a device.
+    longest = 1
+    if backend.on_host(lengths) and 0 not in lengths.shape:
+        largest = namespace(lengths).max(lengths)
+        longest = max(longest, int(largest))
+    return _First("padding", lengths, longest)
 
 
 def keys(valid: Array) -> Mask:
@@ -98,7 +105,7 @@ def dense(array: Array) -> Mask:
 class Band(Mask):
     """i + offset − left ≤ j ≤ i + offset + right, without the side that is None."""
 
-    name: str
+    name: str  # of the public function, for repr
     left: int | None
     right: int | None
     offset: int | None
@@ -106,27 +113,48 @@ class Band(Mask):
 
     def _ends(self, scores: Scores) -> tuple[int, int]:
         """The least and the largest j − i that are seen, from −T to S: beyond, nothing changes."""
-        t, s = scores.t, scores.s
-        own = self.offset is not None or self.align is not None
-        offset = offset_of(repr(self), t, s, self.offset if own else scores.offset, self.align)
-        least = -t if self.left is None else offset - self.left
-        largest = s if self.right is None else offset + self.right
-        return max(-t, min(least, s)), max(-t, min(largest, s))
+        t = scores.t
+        s = scores.s
+
+        # An offset of the mask's own takes precedence over that of `Mask.at`.
+        offset = scores.offset
+        if self.offset is not None or self.align is not None:
+            offset = self.offset
+        offset = offset_of(repr(self), t, s, offset, self.align)
+
+        least = -t  # j ≥ 0 ≥ i − T, so this hides nothing
+        if self.left is not None:
+            least = offset - self.left
+        largest = s  # j < S ≤ i + S, nor does this
+        if self.right is not None:
+            largest = offset + self.right
+
+        # An offset may be any integer, but those of arrays have 64 bits.
+        least = max(-t, min(least, s))
+        largest = max(-t, min(largest, s))
+        return least, largest
 
     def _array(self, scores: Scores) -> Array:
         least, largest = self._ends(scores)
-        i, j = map(scores.positions, (scores.queries_wanted, scores.keys_wanted))
-        i = i[:, None]
+        i = scores.positions(scores.queries_wanted)[:, None]  # (T, 1)
+        j = scores.positions(scores.keys_wanted)  # (S,)
+
+        seen = j <= i + largest  # (T, S)
         if self.left is None:
-            return j <= i + largest
-        return (i + least <= j) & (j <= i + largest)
+            return seen  # as in `causal`: the other half would hide nothing
+        return seen & (i + least <= j)
 
     def _intervals(self, scores: Scores) -> KeyIntervals:
         least, largest = self._ends(scores)
-        i, keys = scores.positions(scores.queries_wanted), scores.keys_wanted
-        ends = (backend.clip(i + end, keys.start, keys.stop) for end in (least, largest + 1))
-        start, stop = (end - keys.start for end in ends)
-        return KeyIntervals(start, stop, None)
+        i = scores.positions(scores.queries_wanted)  # (T,)
+        keys = scores.keys_wanted
+
+        # Of the keys i + least … i + largest, those that are wanted. The stop is exclusive.
+        start = backend.clip(i + least, keys.start, keys.stop)  # (T,)
+        stop = backend.clip(i + (largest + 1), keys.start, keys.stop)  # (T,)
+
+        # Intervals count from the first key that is wanted.
+        return KeyIntervals(start - keys.start, stop - keys.start, None)
 
     def at(self, offset: int) -> Mask:
         """A band again, whose intervals kernels remember: all layers of a model share them."""
@@ -135,96 +163,149 @@ class Band(Mask):
         return self if own else replace(self, offset=offset)
 
     def __repr__(self) -> str:
-        window = [] if self.name == "causal" else [str(self.left), str(self.right)]
-        offset = [] if self.offset is None else [f"offset={self.offset}"]
-        align = [] if self.align is None else [f'align="{self.align}"']
-        return f"{self.name}({', '.join(window + offset + align)})"
+        arguments = []
+        if self.name != "causal":
+            arguments += [str(self.left), str(self.right)]
+        if self.offset is not None:
+            arguments.append(f"offset={self.offset}")
+        if self.align is not None:
+            arguments.append(f'align="{self.align}"')
+        return f"{self.name}({', '.join(arguments)})"
 
 
 class _First(Mask):
     """The first n keys of each sequence: its length, at most S, or a prefix."""
 
     def __init__(self, name: str, n: Array, longest: int) -> None:
-        self.name, self.n, self.sizes = name, n, _sizes(n.shape, 0, longest)
+        self.name = name
+        self.n = n  # (…), one number per sequence, or () for all
+        self.sizes = _sizes(n.shape, 0, longest)
 
     def _array(self, scores: Scores) -> Array:
-        lengths = self.name == "padding"
-        n, s, word = self.n, scores.s, "lengths" if lengths else "n"
-        if lengths or n.ndim:
+        is_padding = self.name == "padding"
+        word = "n"
+        bounds = "at least 0"
+        if is_padding:
+            word = "lengths"
+            bounds = f"from 0 to S = {scores.s}"
+
+        # One number without an axis, as in prefix(3), is for all sequences.
+        n = self.n
+        if is_padding or n.ndim:
             n = _fitting(self, word, n, "the batch (…)", scores)
-        too_long = n > s if lengths and scores.offset is None else False
-        if backend.on_host(n) and bool(namespace(n).any((n < 0) | too_long)):
-            bounds = f"from 0 to S = {s}" if lengths else "at least 0"
-            raise ValueError(f"{self!r}: {word} must be {bounds}")
-        j = scores.positions(scores.keys_wanted)
+
+        # Numbers on a device are not compared: the host would have to wait.
+        if backend.on_host(n):
+            wrong = n < 0
+            if is_padding and scores.offset is None:  # or else more keys will come
+                wrong = wrong | (n > scores.s)
+            if bool(namespace(n).any(wrong)):
+                raise ValueError(f"{self!r}: {word} must be {bounds}")
+
+        # The same keys for all queries and heads.
+        j = scores.positions(scores.keys_wanted)  # (S,)
         if n.ndim == 0 and backend.on_host(n):
-            return scores.over_queries(j < int(n))  # needs no copy to a device
-        return scores.over_queries(j < scores.bring(n)[..., None])
+            # A Python number needs no copy to the device.
+            return scores.over_queries(j < int(n))  # (1, 1, 1, S)
+        n = scores.bring(n)[..., None]  # (B, 1)
+        return scores.over_queries(j < n)  # (B, 1, 1, S)
 
     def _intervals(self, scores: Scores) -> KeyIntervals:
-        return super()._intervals(scores)._replace(inside=None)  # known without reading a device
+        # `Mask` would have to read the array to find that the keys are one run. Here it is known.
+        return super()._intervals(scores)._replace(inside=None)
 
     def __repr__(self) -> str:
         return f"{self.name}({_brief(self.n)})"
 
 
 class _Keys(Mask):
+    """The keys that an array names, for every query."""
+
     def __init__(self, valid: Any) -> None:
-        self.valid = boolean(valid, "keys: valid")
-        self.sizes = _sizes(self.valid.shape[:-1], 0, sum(self.valid.shape[-1:]))
+        self.valid = boolean(valid, "keys: valid")  # (…, S)
+        batch = self.valid.shape[:-1]
+        self.sizes = _sizes(batch, 0, _length(self.valid))
 
     def _array(self, scores: Scores) -> Array:
         valid = _fitting(self, "valid", self.valid, "(…, S)", scores, scores.s)
-        return scores.over_queries(scores.bring(valid[..., scores.keys]))
+        valid = scores.bring(valid[..., scores.keys])
+        return scores.over_queries(valid)  # (B, 1, 1, S)
 
     def __repr__(self) -> str:
         return f"keys({_brief(self.valid)})"
 
 
 class _Documents(Mask):
+    """The keys with the id of the query's document."""
+
     def __init__(self, ids: Any, key_ids: Any = None) -> None:
         must = "documents: ids are integers, one per position"
-        self.query_ids = None if key_ids is None else _integers(ids, must)
-        self.key_ids = _integers(ids if key_ids is None else key_ids, must)
-        t = () if self.query_ids is None else self.query_ids.shape[-1:]
-        self.sizes = _sizes(self.key_ids.shape[:-1], sum(t), sum(self.key_ids.shape[-1:]))
+        self.query_ids = None  # or (…, T), if the queries are another sequence
+        t = 0
+        if key_ids is not None:
+            self.query_ids = _integers(ids, must)
+            t = _length(self.query_ids)
+            ids = key_ids
+        self.key_ids = _integers(ids, must)  # (…, S)
+
+        batch = self.key_ids.shape[:-1]
+        self.sizes = _sizes(batch, t, _length(self.key_ids))
 
     def _ids(self, scores: Scores) -> tuple[Array, Array]:
         """The ids of the queries and of the keys that are wanted."""
-        t, s = scores.t, scores.s
+        t = scores.t
+        s = scores.s
         key = _fitting(self, "the keys' ids", self.key_ids, "(…, S)", scores, s)
+
         if self.query_ids is not None:
             fixed = scores._replace(offset=None)  # no more queries will come
             query = _fitting(self, "the queries' ids", self.query_ids, "(…, T)", fixed, t)
-            return query[..., scores.queries], key[..., scores.keys]
-        offset = scores.offset or 0
-        if (scores.offset is None and t != s) or not 0 <= offset <= s - t:
-            raise ValueError(
-                f"{self!r}: T = {t} queries at offset {scores.offset} are not all among the "
-                f"S = {s} keys: place them with .at(offset), or give documents(query_ids, key_ids)"
-            )
-        return key[..., offset : offset + t][..., scores.queries], key[..., scores.keys]
+        else:
+            # Each query is one of the keys, and has its id.
+            offset = scores.offset or 0
+            if (scores.offset is None and t != s) or not 0 <= offset <= s - t:
+                raise ValueError(
+                    f"{self!r}: T = {t} queries at offset {scores.offset} are not all among the "
+                    f"S = {s} keys: place them with .at(offset), or give "
+                    "documents(query_ids, key_ids)"
+                )
+            query = key[..., offset : offset + t]  # (B, T)
+        return query[..., scores.queries], key[..., scores.keys]
 
     def _array(self, scores: Scores) -> Array:
-        query, key = map(scores.bring, self._ids(scores))
-        return scores.over_keys(query) == scores.over_queries(key)
+        query, key = self._ids(scores)
+        query_ids = scores.over_keys(scores.bring(query))  # (B, 1, T, 1)
+        key_ids = scores.over_queries(scores.bring(key))  # (B, 1, 1, S)
+        return query_ids == key_ids  # (B, 1, T, S)
 
     def _intervals(self, scores: Scores) -> KeyIntervals:
         query, key = self._ids(scores)
         if not (backend.on_host(query) and backend.on_host(key)):
             return super()._intervals(scores)  # sorting ids makes the host wait for the device
-        start, stop, whole = intervals.equal(backend.mover(key)(query), key)
-        start, stop = (scores.over_heads(scores.bring(x)) for x in (start, stop))
-        return KeyIntervals(start, stop, None if whole else self)
+
+        # Sorting finds the keys of a document in O(S log S), without an array of all pairs.
+        query = backend.mover(key)(query)
+        start, stop, whole = intervals.equal(query, key)  # (B, T)
+        start = scores.over_heads(scores.bring(start))  # (B, 1, T)
+        stop = scores.over_heads(scores.bring(stop))
+
+        # A document in several pieces has keys of others between them.
+        if not whole:
+            return KeyIntervals(start, stop, self)
+        return KeyIntervals(start, stop, None)
 
     def __repr__(self) -> str:
-        ids = [self.key_ids] if self.query_ids is None else [self.query_ids, self.key_ids]
-        return f"documents({', '.join(map(_brief, ids))})"
+        keys = _brief(self.key_ids)
+        if self.query_ids is None:
+            return f"documents({keys})"
+        return f"documents({_brief(self.query_ids)}, {keys})"
 
 
 class _Dense(Mask):
+    """The pairs that an array names."""
+
     def __init__(self, array: Any) -> None:
-        self.dense = boolean(array, "dense: the mask")
+        self.dense = boolean(array, "dense: the mask")  # broadcasts to (…, H, T, S)
         self.sizes = tuple(0 if n == 1 else n for n in self.dense.shape)
 
     def _array(self, scores: Scores) -> Array:
@@ -234,6 +315,8 @@ class _Dense(Mask):
                 f"(…, H, T, S) {scores.shape}; to hide keys of each sequence write "
                 "masks.padding(lengths) or masks.keys(valid)"
             )
+
+        # An axis of length 1 stands for all queries or all keys, so there is nothing to select.
         seen = self.dense
         if seen.ndim > 0 and seen.shape[-1] == scores.s:
             seen = seen[..., scores.keys]
@@ -247,9 +330,12 @@ class _Dense(Mask):
 
 def broadcasts(shape: Sequence[int], scores: Sequence[int]) -> bool:
     """Whether an array of this shape broadcasts to the shape of the scores (…, H, T, S)."""
-    return len(shape) <= len(scores) and all(
-        n in (1, m) for n, m in zip(reversed(shape), reversed(scores), strict=False)
-    )
+    if len(shape) > len(scores):
+        return False
+
+    # Axes are compared from the last one. Those that the array lacks stand for any length.
+    pairs = zip(reversed(shape), reversed(scores), strict=False)
+    return all(n in (1, m) for n, m in pairs)
 
 
 def boolean(array: Any, name: str) -> Array:
@@ -276,20 +362,34 @@ def _fitting(
     mask: Mask, name: str, x: Array, meaning: str, scores: Scores, *positions: int
 ) -> Array:
     """x, if it has the shape of the batch and the positions; with an offset, those so far."""
+    # During decoding, an array of the whole sequence may be longer than the keys that there are.
     if scores.offset is not None and positions and x.ndim:
-        x = x[..., : min(positions[-1], x.shape[-1])]
-    if tuple(x.shape) != (expected := (*scores.batch, *positions)):
-        what = f"{meaning} is" if not positions else f"not {meaning}"
+        so_far = min(positions[-1], x.shape[-1])
+        x = x[..., :so_far]
+
+    expected = (*scores.batch, *positions)
+    if tuple(x.shape) != expected:
+        what = f"not {meaning}" if positions else f"{meaning} is"
         raise ValueError(f"{mask!r}: {name} has shape {tuple(x.shape)}, {what} {expected}")
     return x
 
 
+def _length(x: Array) -> int:
+    """The length of the last axis, or 0 without one: the scores' shape then refuses the array."""
+    return x.shape[-1] if x.ndim else 0
+
+
 def _sizes(batch: tuple[int, ...], t: int, s: int) -> tuple[int, ...]:
-    return (*batch, 0, t, s) if batch else (t, s)
+    """The (…, H, T, S) that arrays of a mask require, for `Mask.sizes`: any number of heads."""
+    if not batch:
+        return t, s
+    return *batch, 0, t, s
 
 
 def _brief(x: Array) -> str:
     """A few integers in full, other arrays by dtype and shape."""
-    if x.ndim <= 1 and sum(x.shape) <= 12 and backend.is_integral(x):
+    few = x.ndim <= 1 and sum(x.shape) <= 12
+    if few and backend.is_integral(x):
         return str(backend.to_numpy(x).tolist())
-    return f"{str(x.dtype).rpartition('.')[2]} {tuple(x.shape)}"
+    dtype = str(x.dtype).rpartition(".")[2]  # torch.bool as bool
+    return f"{dtype} {tuple(x.shape)}"
