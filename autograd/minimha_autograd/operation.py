@@ -13,8 +13,10 @@ each positional argument, None for those that have none. It must not change a co
 since others may share it. The arrays that it closes over are kept until backward(), so it should
 refer to no more than it needs.
 
-An operation with a keyword `wanted` receives a tuple of booleans, which of these gradients are
-wanted, and may skip the work for the others.
+An operation with a keyword `wanted` is told which of these gradients are wanted, and may skip the
+work for the others. It receives a named tuple of booleans whose fields are the names of its arrays:
+`wanted.x`. An operation on any number of arrays, `*xs`, has no names for them and receives a plain
+tuple.
 
 The function receives 16-bit arguments as float32, and its pullback 16-bit cotangents: see `half`.
 """
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from numbers import Number
 from typing import Any, Protocol
@@ -32,16 +35,22 @@ from .half import of_wide, rounded, widened
 from .modes import modes
 from .tape import Node, Pullback, Variable
 
+Wanted = Any
+"""The type of `wanted`: each operation has a named tuple of its own."""
+
 
 class Operation(Protocol):
     """The result of `operation`: for arrays it returns arrays; if any argument is a Tensor, it
     returns Tensors. `with_pullback` takes arrays and returns the value and the pullback.
+
     `function` is the function as it was written, for calls inside other operations: these check
-    their arguments already, and guard what it saves."""
+    their arguments already, and guard what it saves. `wanted` makes the named tuple that such a
+    call passes on, False where nothing is given: `linear.wanted(x=True, w=True)`."""
 
     __name__: str
     __signature__: inspect.Signature
     function: Callable[..., tuple[Any, Pullback]]
+    wanted: Callable[..., Wanted]
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any: ...
 
@@ -161,6 +170,7 @@ def operation(
     made: Any = lifted
     made.with_pullback = with_pullback
     made.function = function
+    made.wanted = signature.wanted
     made.__signature__ = signature.shown
     registry[f"{function.__module__}.{function.__name__}"] = made
     return made
@@ -172,8 +182,8 @@ _NUMBERS = frozenset({int, float, type(None)})
 
 class Signature:
     """The function of an operation, with the names of its arrays (none if it takes any number of
-    them) and of its settings; whether it has the keyword `wanted`; and the inspect.Signature shown
-    to callers. The other arguments are those of `operation`."""
+    them) and of its settings; whether it has the keyword `wanted`, and what makes it from booleans;
+    and the inspect.Signature shown to callers. The other arguments are those of `operation`."""
 
     def __init__(
         self,
@@ -188,7 +198,7 @@ class Signature:
     ) -> None:
         parameters = list(inspect.signature(function).parameters.values())
         self.name = function.__name__
-        self.wanted = any(p.name == "wanted" for p in parameters)
+        self.takes_wanted = any(p.name == "wanted" for p in parameters)
         parameters = [p for p in parameters if p.name != "wanted"]
         self.shown = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
 
@@ -199,6 +209,7 @@ class Signature:
         self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self._array_names = frozenset(self.arrays)
         self._optional = {p.name for p in arrays if p.default is None}
+        self.wanted = _named_tuple(self.arrays) if self.arrays else _plain_tuple
 
         self._function = function
         self._requirement = requirement
@@ -215,8 +226,8 @@ class Signature:
     ) -> tuple[Any, list[Any], Pullback, Any, tuple[Any, ...]]:
         """The value, the value as a list of arrays, the pullback, the dtype of its gradients, and
         the 16-bit dtypes of the arguments, as in `Node`."""
-        if self.wanted:
-            settings["wanted"] = tuple(map(bool, wanted)) + (False,) * (self.arity - len(wanted))
+        if self.takes_wanted:
+            settings["wanted"] = self.wanted(*map(bool, wanted))
 
         # The dtypes are computed once for each combination of types.
         kinds = tuple([(type(x), getattr(x, "dtype", None)) for x in arrays])
@@ -324,3 +335,17 @@ class Signature:
     def labelled(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """The array arguments by name."""
         return {self.label(k): x for k, x in enumerate(arrays)}
+
+
+def _named_tuple(names: tuple[str, ...]) -> Callable[..., Wanted]:
+    """Makes named tuples of booleans with these fields, False where none is given."""
+    no = [False] * len(names)
+    fields: Any = namedtuple("Wanted", names, rename=True, defaults=no)  # type: ignore[misc]
+
+    # Looking up an equal one takes half as long as making it.
+    made: Callable[..., Wanted] = functools.cache(fields)
+    return made
+
+
+def _plain_tuple(*wants: bool) -> Wanted:
+    return wants

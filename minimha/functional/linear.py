@@ -7,6 +7,7 @@ from typing import Any
 
 from minimha_autograd import Pullback, backend, half, operation
 from minimha_autograd.backend import Array, namespace
+from minimha_autograd.operation import Wanted
 
 from .implementations import accelerated
 from .quantised import Quantised
@@ -18,9 +19,7 @@ _BLOCK = 2**20
 
 
 @operation(narrow=("w",), native=half.on_device)
-def linear(
-    x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
-) -> tuple[Array, Pullback]:
+def linear(x: Array, w: Array, b: Array | None = None, *, wanted: Wanted) -> tuple[Array, Pullback]:
     """y = x w + b.   dx = dy wᵀ,  dw = xᵀ dy,  db = Σ dy, with sums over the rows.
 
     x (…, M), w (M, N), b (N,) or None, y (…, N). A w of 16 bits, or `Quantised`, may be multiplied

@@ -55,6 +55,22 @@ def test_an_operation_learns_which_gradients_are_needed():
     assert asked == [(False, True), (False, False), (True, True), (False, False)]
 
 
+def test_the_wanted_gradients_have_the_names_of_the_arrays():
+    scaled_sum, asked = make()
+    scaled_sum(np.ones(3))
+    scaled_sum(b=mh.Tensor(np.ones(3), requires_grad=True), a=np.ones(3))
+    assert [(w.a, w.b) for w in asked] == [(False, False), (False, True)]
+    assert scaled_sum.wanted(b=True) == scaled_sum.wanted(False, True) == (False, True)
+
+    @mh.operation
+    def of_any_number(*xs, wanted):
+        asked.append(wanted)
+        return xs[0], lambda dy: (dy, *(None for _ in xs[1:]))
+
+    of_any_number.with_pullback(np.ones(3), np.ones(3), wanted=(True, False))
+    assert asked[-1] == (True, False)
+
+
 def test_help_shows_the_arguments_of_the_caller():
     scaled_sum, _ = make()
     assert scaled_sum.__doc__ == "y = factor · Σ (a + b)."

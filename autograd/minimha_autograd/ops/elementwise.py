@@ -14,7 +14,7 @@ from typing import Any
 from .. import backend
 from ..backend import Array, is_array, is_complex, is_floating, namespace
 from ..half import alike, always, widened
-from ..operation import Operation, operation
+from ..operation import Operation, Wanted, operation
 from ..tape import Pullback
 from .requirements import broadcasting
 
@@ -100,14 +100,13 @@ def subtract(a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 @operation(requirement=broadcasting)
-def multiply(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
+def multiply(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
     """y = a · b.   da = dy · b, db = dy · a."""
-    wants_a, wants_b = wanted
     y = a * b
 
     # Free what no gradient needs.
-    saved_a = a if wants_b else None
-    saved_b = b if wants_a else None
+    saved_a = a if wanted.b else None
+    saved_b = b if wanted.a else None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = None if saved_b is None else dy * saved_b
@@ -118,11 +117,10 @@ def multiply(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pu
 
 
 @operation(requirement=broadcasting)
-def divide(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
+def divide(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
     """y = a / b.   da = dy / b, db = −dy · y / b."""
-    _, wants_b = wanted
     y = a / b
-    saved_y = y if wants_b else None
+    saved_y = y if wanted.b else None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = dy / b
@@ -133,14 +131,14 @@ def divide(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pull
 
 
 @operation(requirement=broadcasting)
-def pow(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
+def pow(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
     """y = aᵇ.   da = dy · b · aᵇ⁻¹, 0 where b = 0;  db = dy · y · log a, 0 where a = 0 ≤ b."""
     xp = namespace(a, b)
     if is_array(a) and is_array(b) and not (is_floating(b) or is_complex(b)):
         b = xp.astype(b, a.dtype)  # b − 1 would leave the range of a narrow integer
-    wants_a, wants_b = wanted
     y = a**b
-    saved_y = y if wants_b else None
+    wants_a = wanted.a
+    saved_y = y if wanted.b else None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = db = None

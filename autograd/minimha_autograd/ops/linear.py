@@ -7,20 +7,19 @@ import math
 
 from .. import backend, half
 from ..backend import Array, namespace
-from ..operation import operation
+from ..operation import Wanted, operation
 from ..tape import Pullback
 from .requirements import multiplying
 
 
 @operation(requirement=multiplying, native=half.on_device)
-def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
+def matmul(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
     """y = a b for matrices (…, N, K) and (…, K, L), whose leading axes broadcast; a vector (K,) on
     either side is a row or a column whose axis is dropped from y.   da = dy bᵀ, db = aᵀ dy.
     """
     if half.rounds_factors(a):
         return half.with_bfloat16(functools.partial(matmul.function, wanted=wanted), a, b)
     xp = namespace(a, b)
-    wants_a, wants_b = wanted
     shape = a.shape
     row = a.ndim == 1
     column = b.ndim == 1
@@ -34,8 +33,8 @@ def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pull
         y = xp.reshape(y, (*shape[:-1], y.shape[-1]))
 
     # Free what no gradient needs.
-    saved_a = a if wants_b else None
-    saved_b = b if wants_a else None
+    saved_a = a if wanted.b else None
+    saved_b = b if wanted.a else None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         if merged:
@@ -63,7 +62,7 @@ def matmul(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pull
 
 @operation(settings=("subscripts",))
 def einsum(
-    subscripts: str, a: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
+    subscripts: str, a: Array, b: Array | None = None, *, wanted: Wanted
 ) -> tuple[Array, Pullback]:
     """y = the sum of products given by subscripts: "bhtd,bhsd->bhts" is Q Kᵀ, "ij->" is a sum.
 
@@ -86,7 +85,8 @@ def einsum(
 
     y = backend.einsum(subscripts, *operands)
     shapes = [x.shape for x in operands]
-    _, wants_a, wants_b = wanted
+    wants_a = wanted.a
+    wants_b = wanted.b
     saved = [a if wants_b else None, b if wants_a else None]  # free what no gradient needs
 
     def gradient(k: int, dy: Array) -> Array:
@@ -121,14 +121,13 @@ def einsum(
 
 
 @operation
-def outer(a: Array, b: Array, *, wanted: tuple[bool, ...]) -> tuple[Array, Pullback]:
+def outer(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
     """yᵢⱼ = aᵢ bⱼ for vectors.   da = dy b, db = dyᵀ a."""
     if a.ndim != 1 or b.ndim != 1:
         raise ValueError("a and b must be vectors, with one axis")
-    wants_a, wants_b = wanted
     y = a[:, None] * b[None, :]
-    saved_a = a if wants_b else None
-    saved_b = b if wants_a else None
+    saved_a = a if wanted.b else None
+    saved_b = b if wanted.a else None
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = None if saved_b is None else dy @ saved_b
