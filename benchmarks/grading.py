@@ -18,7 +18,7 @@ import common
 from common import table, verdict
 
 from minimha import course, homework
-from minimha.homework import answers, student_files
+from minimha.homework.student import answers, student_files
 
 STUDENTS, CHAPTERS, MINUTES = 400, range(1, 8), 15
 HOSTILE = (

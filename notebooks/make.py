@@ -30,7 +30,8 @@ import jupytext
 import nbformat
 
 from minimha import course, homework
-from minimha.homework import solutions, student_files
+from minimha.homework.checks import solutions
+from minimha.homework.student import student_files
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted((FOLDER / "source").glob("*.md"))

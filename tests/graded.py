@@ -7,9 +7,9 @@ from pathlib import Path
 
 import minimha
 from minimha import homework
-from minimha.homework.grading import judge
-from minimha.homework.grading.process import Limits, Submission
-from minimha.homework.task import Task
+from minimha.homework.checks.task import Task
+from minimha.homework.teacher.grading import judge
+from minimha.homework.teacher.grading.process import Limits, Submission
 
 LIMITS = Limits(seconds=20, megabytes=250)
 SHORT = Limits(seconds=3, megabytes=250)  # for code that never ends

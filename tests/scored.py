@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import graded
 
-from minimha.homework.grading import grade
+from minimha.homework.teacher.grading import grade
 
 options = partial(graded.options, grade)
 

@@ -9,7 +9,7 @@ import struct
 import sys
 from pathlib import Path
 
-WORKER = Path(__file__).parents[1] / "minimha" / "homework" / "grading" / "worker.py"
+WORKER = Path(__file__).parents[1] / "minimha" / "homework" / "teacher" / "grading" / "worker.py"
 PRCTL = {"x86_64": 157, "aarch64": 167}
 LOAD, EQUAL, RETURN, REFUSED, ALLOWED = 0x20, 0x15, 0x06, 0x00050016, 0x7FFF0000
 

@@ -9,8 +9,7 @@ mh.homework.progress()        what you have done, in notebooks and files
 mh.homework.task(…)           defines a task of your own
 """
 
-from .catalogue import course, load_tasks
-from .comparisons import (
+from .checks.comparisons import (
     recorded,
     same,
     same_gradients,
@@ -20,11 +19,12 @@ from .comparisons import (
     tap_is_used,
     value_of,
 )
-from .guesses import guess, guessed
-from .hospital import CAUSES, Patient, patient
-from .notebook import check, hint, progress
-from .student_functions import mine
-from .task import TASKS, Task, task
+from .checks.task import TASKS, Task, task
+from .student.guesses import guess, guessed
+from .student.hospital import CAUSES, Patient, patient
+from .student.notebook import check, hint, progress
+from .student.student_functions import mine
+from .tasks.catalogue import course, load_tasks
 
 __all__ = [
     "CAUSES", "TASKS", "Patient", "Task", "check", "course", "guess", "guessed", "hint",

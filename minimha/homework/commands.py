@@ -5,31 +5,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import itertools
 import sys
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import (
-    checking,
-    ci,
-    grading,
-    jplag,
-    package,
-    progress_file,
-    questions,
-    release,
-    replay,
-    student_files,
-)
-from .catalogue import course, load_tasks, task_named
-from .contradictions import refuse
-from .progress_file import CHANGED, NOT_STARTED
-from .student_files import WIDTH
-from .task import Task
-from .verdicts import FAILED, PASSED, TO_DO, Verdict, lines
+from .checks import replay
+from .checks.verdicts import FAILED, PASSED, TO_DO, Verdict, lines
+from .student import checking, package, progress_file, student_files
+from .student.progress import by_chapter, command_line, next_step, print_bar, print_progress
+from .student.progress_file import NOT_STARTED
+from .student.student_files import WIDTH
+from .tasks.catalogue import course, load_tasks, task_named
+from .teacher import ci, grading, jplag, questions, release
+from .teacher.contradictions import refuse
 
 SHOWN = 30
 """At most this many lines that a student's code printed are shown: the last ones."""
@@ -64,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("check", _check, ["name", "--from"],
          "check a task or a file, or everything that you have started"),
         ("hint", _hint, ["name", "--from", "--all"], "show a hint for a task, one more each time"),
-        ("progress", progress, ["--from"],
+        ("progress", _progress, ["--from"],
          "show what you have done in each chapter, without running your code"),
         ("export", package.run, ["--from"], "write your functions as a package of your own"),
         ("key", _key, ["name"], "print the solution of a task, or of all tasks"),
@@ -108,50 +97,10 @@ def _run(run: Callable[[Any], int], options: Any) -> int:
     return 2
 
 
-def _command(what: str, name: str, options: Any, place: Path | None = None) -> str:
-    """The command to type next, with the options of this call."""
-    text = f"minimha homework {what} {name}"
-    for option, path in (("--from", place), ("--tasks", options.tasks)):
-        if path not in (None, Path()):
-            text += f' {option} "{path}"' if " " in str(path) else f" {option} {path}"
-    return text
-
-
-def _next(files: dict[str, Path], standing: dict[str, str], options: Any, asked: str | None) -> str:
-    """What to do next: the task asked about, another that was started, or the next of the course;
-    "" if all are done."""
-    names = list(standing)
-    here = names.index(asked) if asked else 0
-    begun = [name for name in names if standing[name] != NOT_STARTED]
-    for name in [*([asked] if asked else []), *begun, *names[here:], *names[:here]]:
-        stands = standing[name]
-        if stands == NOT_STARTED:
-            return _command("start", name, options)
-        if stands == TO_DO:
-            return f"fill in {files[name]}"
-        if stands != PASSED and name in files:
-            return _command("check", name, options, options.place)
-        if stands != PASSED:
-            return f"correct {name} in chapter {student_files.chapter(course()[name].chapter)}"
-    return ""
-
-
-def _bar(names: list[str], standing: dict[str, str], width: int) -> str:
-    done, total = sum(standing[name] == PASSED for name in names), len(names)
-    filled = max(done * width // total, min(done, 1))
-    return f"{'█' * filled}{'░' * (width - filled)}  {done} of {total} task{'s' * (total > 1)}"
-
-
-def _chapters() -> Iterator[tuple[str, list[Task]]]:
-    tasks = sorted(course().values(), key=lambda task: task.chapter)
-    for number, found in itertools.groupby(tasks, key=lambda task: task.chapter):
-        yield student_files.chapter(number), list(found)
-
-
 def _list(options: Any) -> int:
     standing = progress_file.states(options.place, student_files.find(options.place))
     width = max(map(len, standing))
-    for chapter, tasks in _chapters():
+    for chapter, tasks in by_chapter():
         print(chapter)
         for task in tasks:
             stands = standing[task.name].replace(NOT_STARTED, "–")
@@ -160,30 +109,9 @@ def _list(options: Any) -> int:
     return 0
 
 
-def progress(options: Any) -> int:
-    """Print the state of each task, chapter by chapter, and the next step."""
-    files = student_files.find(options.place)
-    standing = progress_file.states(options.place, files)
-    for chapter, tasks in _chapters():
-        names = [task.name for task in tasks]
-        print(f"{chapter:<18}  {_bar(names, standing, 12)}")
-        for state in (PASSED, CHANGED, FAILED, TO_DO, NOT_STARTED):
-            if these := ", ".join(name for name in names if standing[name] == state):
-                first = f"  {state:<16}  "
-                print(textwrap.fill(these, WIDTH, initial_indent=first, subsequent_indent=" " * 20))
-    _end(files, standing, options)
+def _progress(options: Any) -> int:
+    print_progress(options.place, options.tasks)
     return 0
-
-
-def _end(
-    files: dict[str, Path], standing: dict[str, str], options: Any, asked: str | None = None, *,
-    advise: bool = True,
-) -> None:  # fmt: skip
-    """Print the progress bar of the whole course and, if `advise`, the next step."""
-    print(f"\nhomework  {_bar(list(standing), standing, 24)}")
-    if advise:
-        following = _next(files, standing, options, asked)
-        print(f"next      {following}" if following else "You have finished all tasks.")
 
 
 def _start(options: Any) -> int:
@@ -196,11 +124,14 @@ def _start(options: Any) -> int:
     task = task_named(name)
     folder = options.into or next((path.parent for path in begun.values()), Path("homework"))
     path = folder / f"{name}.py" if options.into else begun.get(name, folder / f"{name}.py")
-    check = _command("check", name, options, options.into)
+    check = command_line("check", name, options.tasks, options.into)
     if path.exists():
         print(f"{path} already exists and was left unchanged", file=sys.stderr)
         print(f"  check it    {check}", file=sys.stderr)
-        print(f"  start over  {_command('start', name, options)} --into DIR", file=sys.stderr)
+        print(
+            f"  start over  {command_line('start', name, options.tasks)} --into DIR",
+            file=sys.stderr,
+        )
         return 1
     student_files.start(task, folder, options.into or Path())
     if options.agents:
@@ -209,7 +140,7 @@ def _start(options: Any) -> int:
     about = f"about {task.minutes} minutes, chapter {student_files.chapter(task.chapter)}"
     print(f"  {student_files.stars(task)}, {about}")
     print(f"  check it  {check}")
-    print(f"  a hint    {_command('hint', name, options, options.into)}")
+    print(f"  a hint    {command_line('hint', name, options.tasks, options.into)}")
     return 0
 
 
@@ -224,7 +155,7 @@ def _check(options: Any) -> int:
         if name and standing[name] != NOT_STARTED:
             missing = f"{name} was checked in a notebook ({standing[name]}), but has no file"
         new = (name for name in standing if standing[name] == NOT_STARTED)
-        begin = _command("start", name or next(new, next(iter(standing))), options)
+        begin = command_line("start", name or next(new, next(iter(standing))), options.tasks)
         raise ValueError(f"{missing}; start with\n  {begin}")
 
     def report(verdict: Verdict, printed: str) -> None:
@@ -239,7 +170,9 @@ def _check(options: Any) -> int:
     failed = FAILED in outcomes.values()
     standing = progress_file.states(options.place, files)
     standing |= {task: outcome for task, outcome in outcomes.items() if standing[task] != PASSED}
-    _end(files, standing, options, name, advise=not failed)
+    print_bar(standing)
+    if not failed:
+        print(next_step(files, standing, options.place, options.tasks, name))
     return 1 if failed else 0
 
 
@@ -269,7 +202,7 @@ def _report(verdict: Verdict, printed: str, path: Path, options: Any) -> None:
             print(f"  {line[: WIDTH - 2]}")
     if verdict.outcome == FAILED:
         print(f"\nin {path}; for a hint:")
-        print(f"  {_command('hint', verdict.task, options, options.place)}")
+        print(f"  {command_line('hint', verdict.task, options.tasks, options.place)}")
 
 
 def _hint(options: Any) -> int:
@@ -283,7 +216,7 @@ def _hint(options: Any) -> int:
         for number in range(1, len(task.hints) + 1):
             print(student_files.hint(task, number))
     else:
-        again = _command("hint", name, options, options.place)
+        again = command_line("hint", name, options.tasks, options.place)
         print(student_files.next_hint(task, options.place, again))
     return 0
 

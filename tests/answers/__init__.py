@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minimha import homework
-from minimha.homework.verdicts import FAILED, Verdict
+from minimha.homework.checks.verdicts import FAILED, Verdict
 
 
 @dataclass(frozen=True)

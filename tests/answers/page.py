@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from answers import WRONG
-from minimha.homework.verdicts import lines
+from minimha.homework.checks.verdicts import lines
 
 PAGE = Path(__file__).parents[2] / "docs" / "wrong-answers.md"
 SHOWN = ("split_heads", "softmax", "attention")

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from ..comparisons import same
-from ..error_messages import text_of
-from ..shown import shown
-from ..task import task
+from ..checks.comparisons import same
+from ..checks.error_messages import text_of
+from ..checks.shown import shown
+from ..checks.task import task
 
 
 @task(chapter=1, difficulty=1, minutes=5, hints=(

@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 01, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch01_arrays import broadcast_shape, standardise, unbroadcast
 
 standardise.mistakes += patches(r"""

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ..comparisons import instead, same, same_operation
-from ..shown import shown
-from ..task import task
+from ..checks.comparisons import instead, same, same_operation
+from ..checks.shown import shown
+from ..checks.task import task
 from .ch01_arrays import unbroadcast
 
 

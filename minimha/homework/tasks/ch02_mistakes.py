@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 02, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch02_autograd import backward, matmul, multiply, topological_order
 
 multiply.mistakes += patches(r"""

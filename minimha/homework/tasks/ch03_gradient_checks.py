@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..comparisons import same
-from ..task import task
+from ..checks.comparisons import same
+from ..checks.task import task
 
 
 @task(chapter=3, difficulty=1, minutes=10, hints=(

@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 03, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch03_gradient_checks import central_difference, complex_step, gradient_error
 
 central_difference.mistakes += patches(r"""

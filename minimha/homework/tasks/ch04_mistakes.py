@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 04, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch04_projections import (
     bilinear,
     double,

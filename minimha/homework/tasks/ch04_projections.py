@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..comparisons import named, same, same_operation, value_of
-from ..task import task
+from ..checks.comparisons import named, same, same_operation, value_of
+from ..checks.task import task
 
 
 def _shaped(yours, expected, name, axes):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..comparisons import (
+from ..checks.comparisons import (
     product,
     recorded,
     same,
@@ -13,7 +13,7 @@ from ..comparisons import (
     tap_is_used,
     value_of,
 )
-from ..task import task
+from ..checks.task import task
 
 
 @task(chapter=5, difficulty=1, minutes=10, hints=(

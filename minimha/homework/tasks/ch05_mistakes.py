@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 05, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch05_attention import attention, attention_forward, scores, softmax
 
 scores.mistakes += patches(r"""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..comparisons import instead, same, same_operation, value_of
-from ..task import task
+from ..checks.comparisons import instead, same, same_operation, value_of
+from ..checks.task import task
 
 
 @task(chapter=6, difficulty=1, minutes=5, hints=(

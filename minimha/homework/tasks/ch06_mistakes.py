@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 06, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch06_masks import causal, documents, masked_softmax, padding
 
 causal.mistakes += patches(r"""

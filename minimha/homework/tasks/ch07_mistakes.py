@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 07, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch07_multihead import head_contributions, merge_heads, multi_head_attention, repeat_heads
 
 merge_heads.mistakes += patches(r"""

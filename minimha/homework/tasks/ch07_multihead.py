@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from ..comparisons import (
+from ..checks.comparisons import (
     recorded,
     same,
     same_gradients,
@@ -13,7 +13,7 @@ from ..comparisons import (
     tap_is_used,
     value_of,
 )
-from ..task import task
+from ..checks.task import task
 
 
 @task(chapter=7, difficulty=1, minutes=8, hints=(

@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 08, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch08_positions import alibi_bias, attend_with_cache, rotate_pairs, sinusoidal, to_halves
 
 sinusoidal.mistakes += patches(r"""

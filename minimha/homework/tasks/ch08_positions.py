@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..comparisons import named, same, same_operation, value_of
-from ..task import task
+from ..checks.comparisons import named, same, same_operation, value_of
+from ..checks.task import task
 
 
 @task(chapter=8, difficulty=1, minutes=10, hints=(

@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 09, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch09_training import adamw_step, cross_entropy, layer_norm, top_p
 
 cross_entropy.mistakes += patches(r"""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..comparisons import instead, same, same_operation, same_pullback, value_of
-from ..task import task
+from ..checks.comparisons import instead, same, same_operation, same_pullback, value_of
+from ..checks.task import task
 
 
 @task(chapter=9, difficulty=2, minutes=10, hints=(

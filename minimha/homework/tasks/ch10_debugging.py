@@ -4,9 +4,9 @@ import textwrap
 
 import numpy as np
 
-from ..comparisons import same
-from ..shown import shown
-from ..task import task
+from ..checks.comparisons import same
+from ..checks.shown import shown
+from ..checks.task import task
 
 
 @task(chapter=10, difficulty=1, minutes=10, hints=(

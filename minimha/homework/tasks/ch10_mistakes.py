@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 10, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch10_debugging import attention_entropy, leaks, without_gradient
 
 attention_entropy.mistakes += patches(r"""

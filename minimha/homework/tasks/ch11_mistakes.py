@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 11, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch11_speed import online_softmax, tiled_backward, tiled_forward
 
 online_softmax.mistakes += patches(r"""

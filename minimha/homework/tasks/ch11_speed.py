@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 
 from ...attention import scaled_dot_product_attention
-from ..comparisons import named, product, same
-from ..task import task
+from ..checks.comparisons import named, product, same
+from ..checks.task import task
 
 
 @task(chapter=11, difficulty=2, minutes=15, hints=(

@@ -3,9 +3,9 @@
 import numpy as np
 
 from ...cost import gpt_step
-from ..blocks import same_in_blocks
-from ..comparisons import named, same
-from ..task import task
+from ..checks.blocks import same_in_blocks
+from ..checks.comparisons import named, same
+from ..checks.task import task
 
 
 def _same(yours, expected, name, axes):

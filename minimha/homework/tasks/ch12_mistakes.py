@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 12, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch12_gpu import key_gradients_in_blocks, softmax_rows, tiled_product
 
 tiled_product.mistakes += patches(r"""

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ..comparisons import same
-from ..ranks import WORLDS, of_rank, same_on_ranks
-from ..task import task
+from ..checks.comparisons import same
+from ..checks.ranks import WORLDS, of_rank, same_on_ranks
+from ..checks.task import task
 
 
 @task(chapter=13, difficulty=1, minutes=15, hints=(

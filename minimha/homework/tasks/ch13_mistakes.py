@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 13, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch13_many_machines import head_parallel, ring_of_ranks, squares_over_ranks, sum_over_ranks
 
 sum_over_ranks.mistakes += patches(r"""

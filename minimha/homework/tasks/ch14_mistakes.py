@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 14, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch14_real_models import induction_score, patch_effects, project_without, qk_circuit
 
 induction_score.mistakes += patches(r"""

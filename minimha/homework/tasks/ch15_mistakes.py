@@ -1,6 +1,6 @@
 """The usual mistakes in the tasks of chapter 15, as patches of their solutions."""
 
-from ..mistakes import patches
+from ..checks.mistakes import patches
 from .ch15_since_2023 import absorbed_attention, accept_or_reject, delta_writes, windowed_step
 
 absorbed_attention.mistakes += patches(r"""

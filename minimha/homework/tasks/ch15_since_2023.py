@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..comparisons import named, same, same_operation, same_steps, tap_is_used
-from ..task import task
+from ..checks.comparisons import named, same, same_operation, same_steps, tap_is_used
+from ..checks.task import task
 from .ch05_attention import softmax_rows
 
 

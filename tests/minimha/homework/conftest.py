@@ -5,9 +5,9 @@ from graded import TASK
 
 from minimha import homework
 from minimha.__main__ import main
-from minimha.homework import catalogue
-from minimha.homework.grading import grade
-from minimha.homework.task import TASKS
+from minimha.homework.checks.task import TASKS
+from minimha.homework.teacher import chosen as choice
+from minimha.homework.teacher.grading import grade
 
 TEACHER = '''
 import numpy as np
@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def tasks(monkeypatch):
     """The course to grade has only one task."""
-    for module in (grade, catalogue):
+    for module in (grade, choice):
         monkeypatch.setattr(module, "course", lambda: {TASK.name: TASK})
 
 

@@ -7,7 +7,7 @@ import pytest
 from answers import RIGHT, WRONG, Answer
 
 from minimha import homework
-from minimha.homework.verdicts import PASSED, Verdict, lines
+from minimha.homework.checks.verdicts import PASSED, Verdict, lines
 
 UNNAMED = {
     "standardise: transposed where it does not fit",

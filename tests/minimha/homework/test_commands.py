@@ -17,8 +17,9 @@ import pytest
 from graded import PACKAGE, ROOT
 
 from minimha import homework
-from minimha.homework import progress_file, student_files, time_limit
-from minimha.homework.calls import calls_recorded, changed_in_place
+from minimha.homework.checks import time_limit
+from minimha.homework.checks.calls import calls_recorded, changed_in_place
+from minimha.homework.student import progress_file, student_files
 
 
 def write(path, body, name="twice"):

@@ -17,8 +17,8 @@ import pytest
 from graded import LIMITS, TASK, judged
 
 from minimha import homework
-from minimha.homework import student_files
-from minimha.homework.shown import shown
+from minimha.homework.checks.shown import shown
+from minimha.homework.student import student_files
 
 TESTS = Path(__file__).parents[2]
 RETURNED = [

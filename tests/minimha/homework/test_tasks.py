@@ -7,10 +7,10 @@ import pytest
 from answers import function
 
 from minimha import course, homework
-from minimha.homework import contradictions
-from minimha.homework.calls import calls_recorded
-from minimha.homework.mistakes import Mistake, patches, text_of_mistake
-from minimha.homework.verdicts import FAILED
+from minimha.homework.checks.calls import calls_recorded
+from minimha.homework.checks.mistakes import Mistake, patches, text_of_mistake
+from minimha.homework.checks.verdicts import FAILED
+from minimha.homework.teacher import contradictions
 
 TASKS = homework.course()
 

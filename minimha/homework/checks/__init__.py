@@ -1,0 +1,1 @@
+"""What runs when an answer is checked: tasks and their checks, comparisons, and messages."""

@@ -1,0 +1,360 @@
+"""Comparisons for the checks of homework, with messages that help a student."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from minimha_autograd import gradcheck
+from minimha_autograd.gradcheck import labelled, place, ratio, type_name
+
+from ...diagnosis.closeness import factor, is_close
+from ...diagnosis.explanation import AXES
+from .replay import Sketch
+from .resemblance import resemblance
+from .shown import name_of, shown
+
+
+class DifferenceError(AssertionError):
+    """An array is not what was expected. `facts` is the message without guesses and advice."""
+
+    def __init__(
+        self, facts: list[str], yours: Any, expected: np.ndarray, labels: Sequence[str] | None,
+        guess: str, advice: str = "",
+    ) -> None:  # fmt: skip
+        related = len(facts) > 1 and not guess
+        relation = resemblance(np.asarray(yours), expected, labels) if related else ""
+        more = [("looks like", guess), ("relation", relation), ("try", advice)]
+        super().__init__("\n".join([*facts, *(labelled(*line) for line in more if line[1])]))
+        self.facts = "\n".join(facts)
+
+
+def same(
+    yours: Any, expected: Any, name: str = "the result", axes: str | None = None, *,
+    tolerance: float = 1e-12, guess: str = "", advice: str = "",
+) -> None:  # fmt: skip
+    """Raise AssertionError, with the worst entry, if yours differs from the expected array.
+
+    name       the name of the array in the task
+    axes       its axes, letters or words: "B H T D" or "batch query key"
+    tolerance  the largest error allowed, relative to the largest expected entry
+    guess      what it looks like, if the check knows more than this function
+    advice     a last line: the likely mistake, or what to try
+    """
+    if isinstance(expected, Sketch):
+        if isinstance(yours, np.ndarray) and yours.shape == expected.shape:
+            yours, expected = Sketch.of(yours).products, expected.products
+            name, axes = f"{name}, multiplied by random arrays,", "array"
+        else:
+            expected = np.zeros(expected.shape)  # only the shape matters
+    expected = np.asarray(expected)
+    labels = axes.split() if axes else AXES.get((name, expected.ndim))
+    if facts := _facts(yours, expected, name, labels, tolerance):
+        raise DifferenceError(facts, yours, expected, labels, guess, advice)
+
+
+@np.errstate(invalid="ignore")  # ∞ − ∞
+def _facts(
+    yours: Any, expected: np.ndarray, name: str, labels: Sequence[str] | None, tolerance: float
+) -> list[str]:
+    """What is wrong with yours; empty if it is right."""
+    if not isinstance(yours, np.ndarray | np.generic | float | int | complex):
+        wanted = f"an array of shape {expected.shape}" if expected.shape else "a number"
+        advice = "np.array, np.stack or np.concatenate makes one array of a list"
+        is_list = isinstance(yours, list) and expected.shape
+        return [instead(f"{name} is", yours, f"be {wanted}", advice if is_list else "")]
+    yours = np.asarray(yours)
+    if yours.shape != expected.shape:
+        lettered = f"  ({', '.join(labels)})" if labels else ""
+        return [
+            f"{name} has the wrong shape",
+            labelled("yours", str(yours.shape)),
+            labelled("expected", f"{expected.shape}{lettered}"),
+            *_side_by_side(yours, expected, labels),
+        ]
+    if (yours.dtype == bool) != (expected.dtype == bool):
+        return [f"{name} holds {yours.dtype}; it should hold {expected.dtype}"]
+    a, b = (x.astype(complex if x.dtype.kind == "c" else float) for x in (yours, expected))
+    largest = np.max(abs(b), initial=0.0, where=np.isfinite(b))  # with ∞ anything would pass
+    fine = abs(a - b) <= tolerance * largest
+    fine |= (a == b) | (np.isnan(a) & np.isnan(b))
+    if fine.all():
+        return []
+    if yours.dtype == object:
+        return [f"{name} holds objects; it should hold {expected.dtype}"]
+    off = np.where(fine, -1.0, np.nan_to_num(abs(a - b), nan=np.inf))
+    worst = tuple(map(int, np.unravel_index(np.argmax(off), off.shape)))
+    facts = [("worst entry", place(worst, labels))]
+    facts += zip(("yours", "expected"), _entries(yours[worst], expected[worst]), strict=True)
+    if yours.dtype.kind == "f" and b[worst] and np.isfinite(a).all():
+        facts.append(("ratio", ratio(a, b, worst)))
+    if yours.dtype.kind in "fc" and yours.dtype.itemsize < expected.dtype.itemsize:
+        facts.append(("dtype", f"{yours.dtype}, where {expected.dtype} is expected"))
+    wrong = int((~fine).sum())
+    facts.append(("wrong", f"{wrong} of {fine.size} entries"))
+    lines = [labelled(*fact) for fact in facts]
+    return [f"{name} is wrong", *lines, *_side_by_side(yours, expected, labels, worst)]
+
+
+def _side_by_side(
+    yours: np.ndarray, expected: np.ndarray, labels: Any, at: tuple[int, ...] = ()
+) -> list[str]:
+    """Two small boolean arrays, drawn; of arrays with more axes, the part with the worst entry."""
+    both = yours, expected
+    if not all(x.dtype == bool and x.ndim > 1 and max(x.shape[-2:]) <= 10 for x in both):
+        return []
+    if yours.ndim != expected.ndim:
+        return []
+    part = at[:-2] or (0,) * (yours.ndim - 2)
+    drawn = [[" ".join("·■"[int(entry)] for entry in row) for row in x[part]] for x in both]
+    width = max(map(len, ["yours", *drawn[0]])) + 4
+    rows = itertools.zip_longest(["yours", *drawn[0]], ["expected", *drawn[1]], fillvalue="")
+    rest = f", at {place(at[:-2], labels and labels[:-2])}" if at[:-2] else ""
+    along = f"; rows: {labels[-2]}, columns: {labels[-1]}{rest}" if labels else rest
+    title = labelled("drawn", f"■ True, · False{along}")
+    return [title, *(f"{'':15}{left:<{width}}{right}".rstrip() for left, right in rows)]
+
+
+def _entries(*entries: Any) -> list[str]:
+    """The entries as text, with enough digits to tell them apart."""
+    for digits in (9, 17):
+        texts = [str(x) if x.dtype == bool else f"{x:.{digits}g}" for x in entries]
+        if len(set(texts)) > 1:
+            break
+    return texts
+
+
+def named(returned: Any, names: Sequence[str], function: str = "yours") -> dict[str, Any]:
+    """The arrays in a tuple that a function returned, by name. Raises AssertionError unless there
+    is one for each name."""
+    several = isinstance(returned, tuple | list) or getattr(returned, "ndim", 0) > 0
+    if not several or len(returned) != len(names):
+        raise AssertionError(instead(f"{function} returns", returned, f"return {', '.join(names)}"))
+    return dict(zip(names, returned, strict=True))
+
+
+def value_of(returned: Any, name: str = "the function") -> Any:
+    """The value of a pair (value, pullback). Raises AssertionError for anything else."""
+    value = _value(returned)
+    if value is not returned:
+        return value
+    wanted = "return two things, its value and its pullback"
+    raise AssertionError(instead(f"{name} returns", returned, wanted))
+
+
+def same_operation(
+    yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, large: Sequence[Any],
+    name: str = "y", axes: Any = None,
+) -> None:  # fmt: skip
+    """Compare an operation with the right one: its value, then its gradients, which `gradcheck`
+    checks first, because its messages say more.
+
+    yours, right  functions of arrays that return (value, pullback)
+    large         inputs for `same_pullback`; in one call of each check, 30,000 entries or more
+    name          the name of the value in the task
+    axes          the axes of the inputs, as for `gradcheck`
+    """
+    same(value_of(yours(*inputs), right.__name__), right(*inputs)[0], name)
+    gradcheck(yours, *inputs, axes=axes)
+    same_pullback(yours, right, *large, name=name)
+
+
+def same_pullback(
+    yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, name: str = "y",
+    tolerance: float = 1e-11,
+) -> None:  # fmt: skip
+    """Compare the value of an operation, and its gradients for a random cotangent, with the right
+    ones.
+
+    A gradient check compares a pullback only with its own forward pass, and a pullback that is a
+    numeric derivative passes it. Choose inputs for which a numeric derivative, entry by entry,
+    takes a minute, and Python loops over rows, or over queries and keys, about a second.
+    """
+    parameters = list(inspect.signature(right).parameters)
+    when = f" for {parameters[0]} of shape {inputs[0].shape}"
+    expected, pull = right(*inputs)
+    returned = yours(*inputs)
+    same(value_of(returned, right.__name__), expected, f"{name}{when}", tolerance=tolerance)
+    dy = np.asarray(np.random.default_rng(0).standard_normal(expected.shape), expected.dtype)[()]
+    gradients, right_gradients = returned[1](dy), pull(dy)
+    names = [
+        f"a dictionary of {', '.join(x)}" if isinstance(x, dict) else f"d{parameter}"
+        for parameter, x in zip(parameters, right_gradients, strict=False)
+    ]
+    pairs = zip(named(gradients, names, "the pullback").items(), right_gradients, strict=True)
+    for (gradient_name, gradient), right_gradient in pairs:
+        if not isinstance(right_gradient, dict):
+            same(gradient, right_gradient, f"{gradient_name}{when}", tolerance=tolerance)
+
+
+def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
+    """Compare the intermediates that both pass through `tap(name, x)`, in order, then the values.
+
+    Names only the first wrong step, since later errors may follow from it, and says what it is
+    instead: another product of the arrays so far, or weights that are no softmax.
+    Functions may return a value, or a value and its pullback.
+    """
+    arrays = dict(zip(inspect.signature(reference).parameters, inputs, strict=False))
+    arrays = {name: x for name, x in arrays.items() if isinstance(x, np.ndarray)}
+    (value, found), (expected, steps) = (recorded(f, *inputs) for f in (yours, reference))
+    found["the result"], steps["the result"] = value, np.asarray(expected)
+    right: list[str] = []
+    for name, step in steps.items():
+        if name not in found:
+            raise AssertionError(
+                f"yours does not pass {name} to tap; it should, where it is computed:\n"
+                f'{name} = tap("{name}", {name})'
+            )
+        labels = AXES.get((name, step.ndim))
+        if facts := _facts(found[name], step, name, labels, 1e-12):
+            guess = _wrong_weights(found[name]) if name == "weights" else ""
+            guess = guess or product(name, found[name], step, arrays)
+            facts[0] += f"; {', '.join(right)}: right" if right else ""
+            raise DifferenceError(facts, found[name], step, labels, guess)
+        right.append(name)
+        arrays[name] = step
+
+
+def product(name: str, yours: Any, right: np.ndarray, arrays: dict[str, np.ndarray]) -> str:
+    """Which product of two of these arrays it is, and which it should be."""
+    if not isinstance(yours, np.ndarray) or yours.dtype == bool:
+        return ""
+    mine = next((text for text, made in _products(arrays, yours) if _is_multiple(made, yours)), "")
+    theirs = next(
+        (text for text, made in _products(arrays, right) if _is_multiple(made, right)), ""
+    )
+    if not mine or mine == theirs:
+        return ""
+    return f"{name} = {mine}{f'; it should be {theirs}' if theirs else ''}"
+
+
+def _products(arrays: dict[str, np.ndarray], like: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """All products of two arrays, each transposed or not, in the shape of like, if need be
+    after a split into heads."""
+    h = like.shape[-3] if like.ndim > 2 else 0
+    for (a, x), (b, y) in itertools.product(arrays.items(), repeat=2):
+        for left, right in itertools.product((False, True), repeat=2):
+            text = f"{a}{'.mT' * left} @ {b}{'.mT' * right}"
+            try:
+                made = (x.mT if left else x) @ (y.mT if right else y)
+            except ValueError:
+                continue
+            if made.shape == like.shape:
+                yield text, made
+            elif h and made.shape == (*like.shape[:-3], like.shape[-2], h * like.shape[-1]):
+                heads = made.reshape(*made.shape[:-1], h, like.shape[-1])
+                yield f"split({text})", heads.swapaxes(-3, -2)
+
+
+def _is_multiple(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether b is a number times a, which has its shape, and neither is 0."""
+    ratio = factor(a, b)
+    return bool(np.isfinite(b).all() and abs(ratio) > 1e-12 and is_close(ratio * a, b))
+
+
+def _wrong_weights(yours: Any) -> str:
+    """Why these are no weights of a softmax over the last axis without a mask."""
+    if not isinstance(yours, np.ndarray) or yours.ndim < 2 or yours.dtype == bool:
+        return ""
+
+    def sum_to_1(axis: int | tuple[int, ...]) -> bool:
+        return np.allclose(yours.sum(axis=axis), 1)
+
+    several = [tuple(range(-count, 0)) for count in range(2, yours.ndim + 1)]
+    other = next((axis for axis in range(yours.ndim - 1) if sum_to_1(axis)), None)
+    rows = sum_to_1(-1)
+    facts = [
+        (np.isnan(yours).any(), "a weight is NaN: look for ∞ / ∞, 0 / 0 or −∞ − (−∞)"),
+        (rows and not np.triu(yours, 1).any(), "later keys are hidden: no mask is needed"),
+        (rows and yours.max(axis=-1).min() == 1, "one key gets all the weight: is that e^x?"),
+        (rows, ""),
+        (
+            other is not None,
+            f"the weights sum to 1 along axis {other}: softmax runs along the keys, axis=-1, so "
+            "that the weights of each query sum to 1",
+        ),
+        (
+            any(map(sum_to_1, several)),
+            "the sum runs over whole matrices: each row needs its own, "
+            "e.sum(axis=-1, keepdims=True)",
+        ),
+        ((yours < 0).any(), "a weight is negative: is exp missing?"),
+        (True, "the rows do not sum to 1: divide each row by its own sum"),
+    ]
+    return next(text for holds, text in facts if holds)
+
+
+def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
+    """Double each intermediate in turn through `tap`: the value must change accordingly."""
+    for step in recorded(reference, *inputs)[1]:
+
+        def doubled(name: str, x: Any, step: str = step) -> Any:
+            return 2 * x if name == step else x
+
+        value, expected = (_value(f(*inputs, tap=doubled)) for f in (yours, reference))
+        advice = f'{step} = tap("{step}", …): continue with what tap returns'
+        same(value, expected, f"the result, when tap doubles {step},", advice=advice)
+
+
+def same_gradients(yours: Any, expected: dict[str, Any], values: dict[str, Any]) -> None:
+    """Compare the gradients of the intermediates, which a pullback returns last, by name. values
+    are the intermediates themselves."""
+    names = ", ".join(expected)
+    if not isinstance(yours, dict) or not set(expected) <= set(yours):
+        last, wanted = "the last thing that the pullback returns is", f"be a dictionary of {names}"
+        raise AssertionError(instead(last, yours, wanted))
+    known = {f"d{name}": x for name, x in expected.items()} | values
+    for name, gradient in expected.items():
+        what = next((k for k, x in known.items() if _is_equal(yours[name], x)), "")
+        guess = f'this is {what}; the entry "{name}" is d{name}, the gradient of {name}'
+        same(
+            yours[name], gradient, f"the gradient of {name} in the dictionary",
+            " ".join(AXES.get((name, len(gradient.shape)), ())), guess=guess if what else "",
+            advice=f"is d{name} changed after it is computed?",
+        )  # fmt: skip
+
+
+def _is_equal(yours: Any, known: Any) -> bool:
+    return all(isinstance(x, np.ndarray) for x in (yours, known)) and is_close(yours, known)
+
+
+def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:
+    """The value of f, and the intermediates that it passed through its keyword `tap`, by name."""
+    seen: dict[str, Any] = {}
+
+    def tap(name: str, x: Any) -> Any:
+        seen[name] = np.array(x) if isinstance(x, np.ndarray) else x
+        return x
+
+    return _value(f(*inputs, tap=tap)), seen
+
+
+def _value(returned: Any) -> Any:
+    """The value of (value, pullback); anything else unchanged."""
+    pair = isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])
+    return returned[0] if pair else returned
+
+
+def instead(yours: str, found: Any, wanted: str, advice: str = "") -> str:
+    """The message about something of the wrong kind: "{yours} a list; it should {wanted}"."""
+    advice = "is a return missing?" if found is None else advice
+    text = f"{yours} {_described(found)}; it should {wanted}"
+    return textwrap.fill(f"{text}: {advice}" if advice else text, 80)
+
+
+def _described(x: Any) -> str:
+    if x is None:
+        return "None"
+    if isinstance(x, tuple | list | dict):
+        inside = ", ".join(map(str, x) if isinstance(x, dict) else map(type_name, x))
+        return f"a {type(x).__name__} of {inside or 'nothing':.60}"
+    if isinstance(x, np.ndarray):
+        return f"an array of shape {x.shape}"
+    kind = type_name(x)
+    text = name_of(x) if kind == "function" else shown(x)
+    return f"a{'n' * (kind[0] in 'aeiou')} {kind}: {text:.60}"

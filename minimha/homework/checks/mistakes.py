@@ -1,0 +1,200 @@
+"""Naming a mistake: the one with which the solution returns what the student's function returned.
+
+A task lists its usual mistakes as changes of its solution's text. While a check runs, the calls of
+the student's function are recorded; if it fails, they are repeated on each changed solution.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...diagnosis.causes import ALL_PAIRS
+from ...diagnosis.closeness import is_close
+from .calls import Call, Raised, copied, raised
+from .error_messages import file_of
+
+
+class Mistake(NamedTuple):
+    """A usual mistake: `new` in place of `old` in the solution makes it, and `text` names it."""
+
+    old: str
+    new: str
+    text: str
+
+    def made_in(self, solution: str) -> str:
+        """The solution with this mistake. Raises ValueError unless `old` is in it once."""
+        if (times := solution.count(self.old)) != 1:
+            raise ValueError(f"{self.old!r} is in the solution {times} times, not once")
+        return solution.replace(self.old, self.new)
+
+
+def patches(text: str) -> list[Mistake]:
+    """The mistakes in a text of patches.
+
+        - query.shape[-1] ** 0.5
+        + 1.0
+        the factor 1/√D is missing
+        + query.shape[-1]
+        Q Kᵀ is divided by D; divide by √D
+
+    A line with + replaces the lines with − above it, or the same as the one before. The text below
+    names the mistake, and so do patches above it without a text of their own.
+    """
+    found, unnamed, old = list[Mistake](), list[tuple[str, str]](), ""
+    for removed, added, said in PATCH.findall(text):
+        old = _lines(removed) or old
+        unnamed.append((old, _lines(added)))
+        if said:
+            found += [Mistake(*edit, " ".join(said.split())) for edit in unnamed]
+            unnamed = []
+    return found
+
+
+PATCH = re.compile(r"((?:-(?: .*)?\n)*)((?:\+(?: .*)?\n)+)((?:(?![-+](?: |\n)).+\n)*)")
+
+
+def _lines(marked: str) -> str:
+    return "\n".join(line[2:] for line in marked.splitlines())
+
+
+def with_dot(solution: str) -> Iterator[str]:
+    """The solution with np.dot in place of @: first in one of its products at a time, then in all.
+
+    `np.inner(a, b)` equals `np.dot(a, b.mT)`, so this covers np.inner, too.
+    """
+    count = sum(isinstance(node, ast.MatMult) for node in ast.walk(ast.parse(solution)))
+    for places in [*({k} for k in range(count)), set(range(count))]:
+        tree = _Dot(places).visit(ast.parse(solution))
+        yield ast.unparse(ast.fix_missing_locations(tree))
+
+
+class _Dot(ast.NodeTransformer):
+    """Replaces a @ b by np.dot(a, b) for the products with these numbers."""
+
+    def __init__(self, places: set[int]) -> None:
+        self.places = places
+        self.seen = 0
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.MatMult):
+            return node
+        place = self.seen
+        self.seen += 1
+        if place not in self.places:
+            return node
+        dot = ast.parse("np.dot", mode="eval").body
+        return ast.Call(dot, [node.left, node.right], [])
+
+
+def text_of_mistake(
+    mistakes: Iterable[Mistake], solution: str, name: str, calls: list[Call],
+    comes_here: Callable[[Callable[..., Any]], bool] = lambda function: True,
+) -> str:  # fmt: skip
+    """The text of the first mistake with which the solution repeats all calls, or "".
+
+    The mistakes tried are those of the task, and np.dot in place of @.
+
+    comes_here  whether a function passes the earlier checks. Two mistakes may agree in the calls of
+                one check, up to its first failure, and only one of them passes the checks before it
+
+    If no mistake repeats all calls and the values are wrong, one that repeats the values is enough,
+    whatever the pullbacks return. Silent if the solution itself repeats all calls: the results are
+    right then.
+    """
+    right = defined(solution, name)
+    if not calls or _repeats(right, calls):
+        return ""
+    made = [(defined(mistake.made_in(solution), name), mistake.text) for mistake in mistakes]
+    made += [(defined(code, name), ALL_PAIRS) for code in with_dot(solution)]
+    values_are_wrong = not _repeats(right, calls, pulled=False)
+    for pulled in [True, False][: 1 + values_are_wrong]:
+        for function, text in made:
+            if _repeats(function, calls, pulled) and comes_here(function):
+                return text
+    return ""
+
+
+@functools.cache
+def defined(code: str, name: str) -> Callable[..., Any]:
+    """The function of this name in a text below `import numpy as np`."""
+    names: dict[str, Any] = {"np": np}
+    file = f"<{name} {hash(code)}>"
+    linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file
+    exec(compile(code, file, "exec"), names)
+    return names[name]
+
+
+def _repeats(function: Callable[..., Any], calls: list[Call], pulled: bool = True) -> bool:
+    """Whether a function returns or raises in each call what was recorded, and its pullbacks too,
+    if they count."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are not the student's
+        return all(_repeats_one(function, call, pulled) for call in calls)
+
+
+def _repeats_one(function: Callable[..., Any], call: Call, pulled: bool) -> bool:
+    given: dict[str, list[Any]] = {}
+    result = _answer(function, call, given)
+    recorded = _by_name((name, x) for name, x, _ in call.tapped)
+    return (
+        _same(result, call.result)
+        and all(_same(given[name], recorded[name]) for name in given.keys() & recorded.keys())
+        and (not pulled or all(_repeats(result[k], inner) for k, inner in call.pulled.items()))
+    )
+
+
+def _answer(function: Callable[..., Any], call: Call, given: dict[str, list[Any]]) -> Any:
+    """The result of a function, or the error that it raises, for the arguments of a call.
+
+    Adds to `given` what it passes to `tap`.
+    """
+    answers = _by_name((name, answer) for name, _, answer in call.tapped)
+
+    def tap(name: str, x: Any) -> Any:
+        given.setdefault(name, []).append(copied(x))
+        answer = answers[name].pop(0) if answers.get(name) else None
+        return x if answer is None else answer
+
+    settings = copied(call.settings) | ({"tap": tap} if "tap" in call.settings else {})
+    try:
+        return function(*copied(call.arguments), **settings)
+    except Exception as error:  # a mistake may raise, as the student's function did
+        return raised(error, file_of(function))
+
+
+def _by_name(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for name, x in pairs:
+        found.setdefault(name, []).append(x)
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two results agree up to rounding; a list may stand for a tuple."""
+    if isinstance(a, Raised) or isinstance(b, Raised):
+        return type(a) is type(b) and _known_by(a) == _known_by(b)
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if callable(a) or callable(b):
+        return callable(a) and callable(b)
+    try:
+        return is_close(np.asarray(a), np.asarray(b))
+    except Exception:  # whatever a student's function returned: it is not what a solution returns
+        return False
+
+
+def _known_by(error: Raised) -> tuple[str, str]:
+    """What equal errors share: the class and the first line of what NumPy or Python wrote, which is
+    empty if a `raise` of the function's own made the error."""
+    return error.kind, "" if error.is_own else error.text.partition("\n")[0].strip()

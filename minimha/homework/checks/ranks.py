@@ -1,0 +1,111 @@
+"""Whether each rank computes its result from what it has and what it receives.
+
+Each rank is a call of the student's function of its own, as if it were on a machine of its own: the
+call has only this rank's data, and `run` runs only this rank. The ranks take turns, see
+`grading.ranks_in_turn`.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...diagnosis.closeness import is_close
+from . import ranks_in_turn
+from .calls import unrecorded
+from .comparisons import same
+
+WORLDS = 4
+"""How many copies of the ranks run, each on other data, so that a call which finds data in a shared
+variable cannot know whose they are."""
+
+Messages = set[tuple[int, int, str]]
+"""Who sent to whom, and in which call."""
+
+
+def of_rank(rank: int, xs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What a rank has of the arrays of all ranks: its own, and zeros in place of the others."""
+    return [x if r == rank else np.zeros_like(x) for r, x in enumerate(xs)]
+
+
+def same_on_ranks(
+    yours: Callable[..., Any], call: Callable[[Any, Any], Any], worlds: Sequence[Any],
+    has: Callable[[int, Any], Any], expected: Sequence[Sequence[np.ndarray]],
+    rng: np.random.Generator, what: str,
+) -> Messages:  # fmt: skip
+    """Raise AssertionError unless each rank computes its result from what it has and receives.
+
+    call      call(yours, data) returns the results of all ranks
+    worlds    the data in each of the WORLDS. What a task lets all ranks know is the same in all
+    has       has(rank, data) is what a rank has of the data, and zeros
+    expected  the results of all ranks in each world
+    what      others have and a rank does not: "xs"
+
+    Returns the messages between ranks.
+    """
+    ranks = len(expected[0])
+    plain = unrecorded(yours)
+    try:
+        results, messages = _alone(lambda w, r: call(plain, has(r, worlds[w]))[r], ranks, rng)
+    except Exception:
+        call(yours, worlds[0])  # to report an error that has nothing to do with ranks
+        raise
+    for (world, rank), y in results.items():
+        if not is_close(np.asarray(y), expected[world][rank]):
+            name = f"the result of rank {rank} of {ranks}"
+            same(call(yours, worlds[world])[rank], expected[world][rank], name)
+            sources = sorted({source for source, to, _ in messages if to == rank})
+            received = f"messages from {', '.join(map(str, sources))}" if sources else "nothing"
+            text = (
+                f"{name} is right only if it reads {what} of other ranks; it should use only what "
+                f"it knows, its own and what it receives: this one received {received}"
+            )
+            raise AssertionError(textwrap.fill(text, 80))
+    return messages
+
+
+def _alone(
+    program: Callable[[int, int], Any], ranks: int, rng: np.random.Generator
+) -> tuple[dict[tuple[int, int], Any], Messages]:
+    """What program(world, rank) returns for each world and rank, and the messages."""
+    from ...parallel import threads
+
+    slots = [(int(world), rank) for rank in range(ranks) for world in rng.permutation(WORLDS)]
+    messages: Messages = set()
+
+    def turn(comm: Any) -> Any:
+        world, rank = slots[comm.rank]
+        waiting: list[BaseException] = []
+
+        def post(x: np.ndarray, to: int, text: str) -> None:
+            comm.send(x, slots.index((world, to)), text)
+            messages.add((rank, to, text))
+
+        def take(source: int, text: str) -> np.ndarray:
+            try:
+                return comm.recv(slots.index((world, source)), text)
+            except BaseException as error:
+                waiting.append(error)
+                raise RuntimeError("another rank's turn") from None
+
+        def run(function: Callable[..., Any], size: int) -> list[Any]:
+            if size != ranks:
+                raise RuntimeError(f"{size} ranks were started, not {ranks}")
+            return [function(rank, ranks, post, take)] * ranks
+
+        threads.instead = run
+        try:
+            result = program(world, rank)
+        except Exception:
+            if not waiting:
+                raise
+        finally:
+            threads.instead = None
+        if waiting:
+            raise waiting[0]
+        return result
+
+    return dict(zip(slots, ranks_in_turn.run(turn, len(slots)), strict=True)), messages

@@ -1,0 +1,1 @@
+"""What students use: their files and notebooks, their progress, and their own functions."""

@@ -1,0 +1,94 @@
+"""What a student has done in each chapter, and what to do next."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..checks.task import Task
+from ..checks.verdicts import FAILED, PASSED, TO_DO
+from ..tasks.catalogue import course
+from . import progress_file, student_files
+from .progress_file import CHANGED, NOT_STARTED
+from .student_files import WIDTH
+
+
+def print_progress(place: Path, tasks: Path | None = None) -> None:
+    """Print the state of each task, chapter by chapter, and the next step.
+
+    place  the folder of the student's files
+    tasks  the teacher's own file with tasks, if there is one
+    """
+    files = student_files.find(place)
+    standing = progress_file.states(place, files)
+    for chapter, found in by_chapter():
+        names = [task.name for task in found]
+        print(f"{chapter:<18}  {_bar(names, standing, 12)}")
+        for state in (PASSED, CHANGED, FAILED, TO_DO, NOT_STARTED):
+            if these := ", ".join(name for name in names if standing[name] == state):
+                first = f"  {state:<16}  "
+                print(textwrap.fill(these, WIDTH, initial_indent=first, subsequent_indent=" " * 20))
+    print_bar(standing)
+    print(next_step(files, standing, place, tasks))
+
+
+def print_bar(standing: dict[str, str]) -> None:
+    """Print the progress bar of the whole course, from the state of each task."""
+    print(f"\nhomework  {_bar(list(standing), standing, 24)}")
+
+
+def _bar(names: list[str], standing: dict[str, str], width: int) -> str:
+    done = sum(standing[name] == PASSED for name in names)
+    total = len(names)
+    filled = max(done * width // total, min(done, 1))
+    return f"{'█' * filled}{'░' * (width - filled)}  {done} of {total} task{'s' * (total > 1)}"
+
+
+def by_chapter() -> Iterator[tuple[str, list[Task]]]:
+    """The name of each chapter and its tasks."""
+    tasks = sorted(course().values(), key=lambda task: task.chapter)
+    for number, found in itertools.groupby(tasks, key=lambda task: task.chapter):
+        yield student_files.chapter(number), list(found)
+
+
+def next_step(
+    files: dict[str, Path],
+    standing: dict[str, str],
+    place: Path,
+    tasks: Path | None,
+    asked: str | None = None,
+) -> str:
+    """A line that says what to do next: the task asked about, another that was started, or the next
+    one of the course.
+
+    files, standing  the file and the state of each task
+    place, tasks     as for `print_progress`
+    """
+    names = list(standing)
+    here = names.index(asked) if asked else 0
+    begun = [name for name in names if standing[name] != NOT_STARTED]
+    for name in [*([asked] if asked else []), *begun, *names[here:], *names[:here]]:
+        state = standing[name]
+        if state == PASSED:
+            continue
+        if state == NOT_STARTED:
+            step = command_line("start", name, tasks)
+        elif state == TO_DO:
+            step = f"fill in {files[name]}"
+        elif name in files:
+            step = command_line("check", name, tasks, place)
+        else:
+            step = f"correct {name} in chapter {student_files.chapter(course()[name].chapter)}"
+        return f"next      {step}"
+    return "You have finished all tasks."
+
+
+def command_line(what: str, name: str, tasks: Path | None, place: Path | None = None) -> str:
+    """The command to type next, with the options that were given to this one."""
+    text = f"minimha homework {what} {name}"
+    for option, path in (("--from", place), ("--tasks", tasks)):
+        if path not in (None, Path()):
+            text += f' {option} "{path}"' if " " in str(path) else f" {option} {path}"
+    return text

@@ -1,0 +1,86 @@
+"""The record of a student's progress: one file for the homework in notebooks and in files.
+
+For each task it contains, as far as they are known,
+
+    notebook             the best outcome of its checks in a notebook
+    file, hash, outcome  its file, the outcome of that file's last check, and the file's hash then,
+                         so that a later change shows
+    hints                how many hints the student has read
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ..checks.verdicts import PASSED
+from ..tasks.catalogue import course
+
+RECORD = ".minimha-homework.json"
+NEIGHBOURS = "homework", "minimha-notebooks"
+"""Names that `minimha` gives to a student's folders."""
+NOT_STARTED, CHANGED = "not started", "changed"
+
+
+def path(place: Path) -> Path:
+    """The path of the record for this folder, or for the folder of this file.
+
+    Searches the folder, its parent, the folders directly inside it, and neighbouring folders with
+    the names that `minimha` gives them, so that chapters and homework share one record. If there is
+    none yet, it will be created in the folder.
+    """
+    here = (place.parent if place.is_file() else place).resolve()
+    neighbours = (here.parent / name for name in NEIGHBOURS)
+    inside = sorted(file.parent for file in here.glob(f"*/{RECORD}"))
+    folders = [here, here.parent, *inside, *neighbours]
+    return next((file for x in folders if (file := x / RECORD).exists()), here / RECORD)
+
+
+def read(place: Path) -> dict[str, dict[str, Any]]:
+    """The record, by task; empty if it is missing or damaged."""
+    try:
+        return dict(json.loads(path(place).read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError):
+        return {}
+
+
+def add(place: Path, name: str, *, file: Path | None = None, **facts: Any) -> None:
+    """Record facts about a task; those about its file need the file. Prints a message if the record
+    cannot be written."""
+    known, record = read(place), path(place)
+    if file is not None:
+        facts["file"] = os.path.relpath(file.resolve(), record.parent)
+        facts["hash"] = _hash(file)
+    known[name] = known.get(name, {}) | facts
+    text = json.dumps(known, indent=1, sort_keys=True)
+    try:
+        record.write_text(f"{text}\n", encoding="utf-8")
+    except OSError:
+        print(f"(your progress was not saved: {record} cannot be written)")
+
+
+def files(place: Path) -> dict[str, Path]:
+    """The files in the record that still exist, by task."""
+    folder = path(place).parent
+    known = {name: folder / facts["file"] for name, facts in read(place).items() if "file" in facts}
+    return {name: Path(os.path.relpath(file)) for name, file in known.items() if file.is_file()}
+
+
+def states(place: Path, files: dict[str, Path]) -> dict[str, str]:
+    """The state of each task: PASSED if it has passed in a notebook; otherwise the
+    outcome of its file's last check, or CHANGED since then; or NOT_STARTED."""
+    known, found = read(place), {}
+    for name in course():
+        facts = known.get(name, {})
+        found[name] = facts.get("notebook", NOT_STARTED)
+        if name in files and found[name] != PASSED:
+            unchanged = facts.get("hash") == _hash(files[name])
+            found[name] = facts.get("outcome", CHANGED) if unchanged else CHANGED
+    return found
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

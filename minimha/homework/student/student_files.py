@@ -1,0 +1,332 @@
+"""A student's files, how to find, start and load them; checks with a time limit; hints.
+
+A file is homework if a line near its top is `# minimha homework: softmax · …`, or if it has the
+name of a task and defines that function. With `# minimha homework: adapters`, it is homework for
+every task that it defines as a function.
+"""
+
+from __future__ import annotations
+
+import bdb
+import contextlib
+import difflib
+import functools
+import signal
+import sys
+import textwrap
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import minimha_autograd
+
+from ...course import CHAPTERS
+from ..checks.error_messages import error_with_line
+from ..checks.task import Task
+from ..checks.time_limit import Spent
+from ..checks.verdicts import FAILED, TO_DO, Check, Verdict
+from ..tasks.catalogue import course, run_file
+from . import progress_file
+from .answers import answers, decoded, defines, mark
+
+WIDTH = 78
+SECONDS = 10
+"""How many seconds of processor time loading a file or running one check may take."""
+
+_AGENTS = Path(__file__).with_name("AGENTS.md")
+_PACKAGES = [Path(__file__).parents[2], Path(minimha_autograd.__file__ or "").parent]
+
+
+class LoadError(Exception):
+    """A file that cannot be loaded or does not define the task's function."""
+
+
+def stars(task: Task) -> str:
+    """The difficulty of a task: ★★☆."""
+    return "★" * task.difficulty + "☆" * (3 - task.difficulty)
+
+
+def chapter(number: int) -> str:
+    """The name of a chapter: "05 attention"; a teacher's own may have only a number."""
+    known = CHAPTERS.get(number)
+    return f"{number:02} {known.name}" if known else f"{number:02}"
+
+
+def find(place: Path) -> dict[str, Path]:
+    """The file of each task that has been started, by name, in the order of the course.
+
+    place  a file, or a folder, which is searched with the folders directly inside it and the record
+
+    Raises ValueError for two files of one task, FileNotFoundError if the place does not exist.
+    """
+    if not place.exists():
+        raise FileNotFoundError(f"{place} does not exist")
+    files = {} if place.is_file() else progress_file.files(place)
+    marked: dict[str, list[Path]] = {}
+    named: dict[str, list[Path]] = {}
+    for path in [place] if place.is_file() else _python_files(place):
+        names, by_mark = _tasks_of(path)
+        for name in names:
+            (marked if by_mark else named).setdefault(name, []).append(path)
+    for name in course():
+        found = marked.get(name) or named.get(name) or []
+        if len(found) > 1:
+            raise ValueError(
+                f"two files are homework for {name}:\n  {found[0]}\n  {found[1]}\n"
+                "move one elsewhere, or delete its first line and rename it"
+            )
+        if found:
+            files[name] = found[0]
+    return {name: files[name] for name in course() if name in files}
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """The .py files here and one folder down, except minimha's own and those of environments."""
+    below = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    for inner in [folder, *below]:
+        installed = inner / "pyvenv.cfg", inner / "site-packages"
+        ours = any(inner.resolve().is_relative_to(package) for package in _PACKAGES)
+        with contextlib.suppress(OSError):  # an unreadable folder
+            if inner.is_dir() and not ours and not any(path.exists() for path in installed):
+                yield from sorted(path for path in inner.glob("*.py") if path.is_file())
+
+
+def _tasks_of(path: Path) -> tuple[Collection[str], bool]:
+    """The tasks that a file is homework for, and whether its first lines name them."""
+    try:
+        with path.open("rb") as file:
+            head = decoded(file.read(1000))
+            if mark(head):
+                return answers(path, course()), True
+            text = head + decoded(file.read()) if path.stem in course() else ""
+    except (OSError, ValueError):
+        return (), False
+    return ([path.stem] if defines(text, path.stem) else []), False
+
+
+def start(task: Task, folder: Path, place: Path) -> None:
+    """Write the stub of a task to folder/NAME.py, and note it in the record for `place`.
+
+    Raises FileExistsError if the file exists, OSError if it cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{task.name}.py"
+    with path.open("x", encoding="utf-8") as file:
+        file.write(stub(task))
+    progress_file.add(place, task.name, file=path, outcome=TO_DO)
+
+
+def write_agents(folder: Path) -> None:
+    """Write AGENTS.md, which asks coding agents to be tutors, and CLAUDE.md, which
+    refers to it, unless they exist. Raises OSError if they cannot be written."""
+    texts = {_AGENTS.name: _AGENTS.read_text(encoding="utf-8"), "CLAUDE.md": f"@{_AGENTS.name}\n"}
+    for name, text in texts.items():
+        if not (folder / name).exists():
+            (folder / name).write_text(text, encoding="utf-8")
+
+
+def stub(task: Task, code: str = "", *, solved: bool = False) -> str:
+    """The text of a student's file: the task's code, with `solved` its solution, or other code."""
+    return (
+        f"# minimha homework: {task.name} · chapter {chapter(task.chapter)} · {stars(task)} · "
+        f"about {task.minutes} minutes\n"
+        f"#   minimha homework check {task.name}    runs its checks\n"
+        f"#   minimha homework hint {task.name}     shows a hint, one more each time\n\n"
+        f"import numpy as np\n\n\n{code or task.code(solved=solved)}"
+    )
+
+
+def cell(name: str, code: str) -> str:
+    """The text of the cell of a notebook in which a student answers this task."""
+    return f"# minimha homework: {name}\n{code}\n\nmh.homework.check({name})"
+
+
+def load(path: Path, name: str) -> Callable[..., Any]:
+    """Run a file as a module of its own and return its function of this name.
+
+    Raises LoadError with a message for the student, and NotImplementedError if the file does.
+    """
+    for folder in (str(path.parent), str(path.parent / "src")):  # for imports of own modules
+        if folder not in sys.path:
+            sys.path.append(folder)
+    try:
+        names = in_time(run_file, path, f"_minimha_homework_{name}")
+    except (NotImplementedError, KeyboardInterrupt):
+        raise
+    except SyntaxError as error:
+        raise LoadError(_syntax(error)) from None
+    except BaseException as error:
+        raise LoadError(
+            f"{path.name} cannot be loaded\n{error_with_line(error, str(path))}"
+        ) from None
+    function = names.get(name)
+    if callable(function):
+        return function
+    functions = [key for key, value in names.items() if isinstance(value, type(load))]
+    near = "".join(f": is it {other}?" for other in difflib.get_close_matches(name, functions, 1))
+    raise LoadError(f"{path.name} defines no function {name}{near}")
+
+
+def _syntax(error: SyntaxError) -> str:
+    where = f"\n  in {Path(error.filename or '').name}, line {error.lineno}" if error.lineno else ""
+    line = f": {error.text.strip()}" if where and error.text else ""
+    return f"{type(error).__name__}: {error.msg}{where}{line}"
+
+
+class _Late(KeyboardInterrupt):
+    """Interrupts code that takes too long: `except Exception` does not catch it."""
+
+
+def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of call(*arguments).
+
+    Raises TimeoutError if the call exceeds SECONDS, as `Spent` counts them, unless a debugger is
+    open: by an alarm or, on Windows and in a browser, which have none, by a trace hook. Only a call
+    in the main thread is limited. The processor time of all threads counts.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call(*arguments)
+    start = _spent()
+    stop = (_alarm if hasattr(signal, "setitimer") else _hook)(start)
+    try:
+        return _limited(call, arguments)
+    except _Late as error:
+        timeout = TimeoutError(f"stopped after {error}")
+        raise timeout.with_traceback(error.__traceback__) from None
+    finally:
+        stop()
+
+
+def _limited(call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
+    """Call it. An alarm raises only while this frame is on the stack."""
+    return call(*arguments)
+
+
+def _inside(stack: Iterable[types.FrameType]) -> list[types.FrameType]:
+    """The frames of the call that `in_time` limits, innermost first; of calls inside each other,
+    those of the innermost. Empty where `in_time` itself runs: it prepares, handles or cleans up."""
+    found: list[types.FrameType] = []
+    for frame in stack:
+        if frame.f_code is _limited.__code__:
+            return [*found, frame]
+        if frame.f_code is in_time.__code__:
+            break
+        found.append(frame)
+    return []
+
+
+def _spent() -> Spent:
+    return Spent(time.process_time(), time.monotonic())
+
+
+def _alarm(start: Spent) -> Callable[[], None]:
+    """Look whether time is up, after SECONDS and then ten times a second, and interrupt the call.
+    Returns the function that ends this.
+
+    An alarm may come at any moment, even while `in_time` handles the interruption: to free a large
+    list takes longer than the time between two alarms. So it looks at the stack, and raises only
+    inside the call.
+
+    A bare `except:` may catch the interruption. So from the second time on, the next line, which is
+    then inside the `except`, is interrupted, too: this ends a loop around a `try`.
+    """
+    interrupted = False
+
+    def interrupt(_: int, frame: types.FrameType | None) -> None:
+        nonlocal interrupted
+        late = _spent().since(start).exceeds(SECONDS)
+        if not late:
+            return
+        stack = [frame for frame, _ in traceback.walk_stack(frame)]
+        inside = _inside(stack)
+        if not inside:
+            return
+        if any(frame.f_code.co_filename == bdb.__file__ for frame in stack):
+            signal.setitimer(signal.ITIMER_REAL, 0)  # a debugger is open
+            return
+        if interrupted:
+            _interrupt_next_line(inside, late)
+        interrupted = True
+        raise _Late(late)
+
+    def stop() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.settrace(tracer)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+
+    tracer = sys.gettrace()
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, SECONDS, 0.1)
+    return stop
+
+
+def _interrupt_next_line(stack: Iterable[types.FrameType], late: str) -> None:
+    """Interrupt the next line in one of these frames, except ours, which have to clean up."""
+
+    def hook(_: types.FrameType, event: str, __: Any) -> Any:
+        if event == "line":
+            raise _Late(late)
+        return hook
+
+    for frame in stack:
+        if not any(Path(frame.f_code.co_filename).is_relative_to(ours) for ours in _PACKAGES):
+            frame.f_trace = hook
+    sys.settrace(lambda *_: None)  # the frames have hooks of their own
+
+
+def _hook(start: Spent) -> Callable[[], None]:
+    """Interrupt, once, at the first line of Python after time is up; a debugger replaces the hook.
+    Returns the function that ends this."""
+    earliest = start.clock + SECONDS
+
+    def hook(*_: Any) -> Any:
+        if time.monotonic() > earliest and (late := _spent().since(start).exceeds(SECONDS)):
+            raise _Late(late)
+        return hook
+
+    stop = functools.partial(sys.settrace, sys.gettrace())
+    sys.settrace(hook)
+    return stop
+
+
+def verdict(task: Task, check: Check, yours: Callable[..., Any], file: str | None) -> Verdict:
+    """The outcome of one check of a function from this file; a check that takes too long fails."""
+    try:
+        outcome: Verdict = in_time(task.verdict, check, yours)
+        return outcome
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a timeout, or an error class of the student's own
+        return Verdict(task.name, check, FAILED, error_with_line(error, file))
+
+
+def file_verdict(
+    task: Task, check: Check, path: Path, load: Callable[[Path, str], Any] = load
+) -> Verdict:
+    """The outcome of one check of the function in a file, which `load` loads."""
+    try:
+        yours = load(path, task.name)
+    except NotImplementedError:
+        return Verdict(task.name, check, TO_DO)
+    except LoadError as error:
+        return Verdict(task.name, check, FAILED, str(error))
+    return verdict(task, check, yours, str(path))
+
+
+def hint(task: Task, number: int) -> str:
+    """A task's first, second or third hint, as it is printed."""
+    text = textwrap.fill(task.hints[number - 1], WIDTH - 2, break_on_hyphens=False)
+    return f"{task.name}, hint {number} of {len(task.hints)}\n{textwrap.indent(text, '  ')}"
+
+
+def next_hint(task: Task, place: Path, again: str) -> str:
+    """The next hint, which is recorded, and what to type for the one after it."""
+    number = min(progress_file.read(place).get(task.name, {}).get("hints", 0) + 1, len(task.hints))
+    progress_file.add(place, task.name, hints=number)
+    more = f"\none more: {again}" if number < len(task.hints) else ""
+    return hint(task, number) + more

@@ -1,0 +1,49 @@
+"""The tasks that a teacher chooses with --only, for a release or for grading."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Sequence
+
+from ...course import CHAPTERS, notebooks
+from .. import tasks as course_tasks
+from ..checks.task import Task
+from ..student.answers import answers
+from ..tasks.catalogue import course
+
+
+def add_only(parser: argparse.ArgumentParser) -> None:
+    """Add the argument --only, for `chosen`."""
+    text = "tasks, or numbers of chapters (default: all)"
+    parser.add_argument("--only", nargs="+", metavar="TASK", help=text)
+
+
+def chosen(only: Sequence[str] | None) -> list[Task]:
+    """The tasks with these names or chapters, in the order of the course. A chapter stands for the
+    exercises of its notebook and for the teacher's own tasks of that number.
+
+    Raises ValueError for a name that is neither.
+    """
+    tasks = list(course().values())
+    names = {task.name: {task.name, *_numbers(task)} for task in tasks}
+    unknown = set(only or ()) - set().union(*names.values())
+    if unknown:
+        raise ValueError(f"no task or chapter is called {', '.join(sorted(unknown))}")
+    return [task for task in tasks if not only or names[task.name] & set(only)]
+
+
+def _numbers(task: Task) -> set[str]:
+    """The numbers that stand for a task: none if its chapter's notebook lacks it."""
+    ours = task.solution.__module__.startswith(f"{course_tasks.__name__}.ch")
+    if ours and task.name not in (exercises(task.chapter) or {task.name}):
+        return set()
+    return {str(task.chapter), f"{task.chapter:02}"}
+
+
+@functools.cache
+def exercises(number: int) -> frozenset[str]:
+    """The tasks that the notebook of a chapter contains; none if there is no notebook."""
+    stem = CHAPTERS[number].stem if number in CHAPTERS else None
+    ours = (path for path in notebooks() if path.stem == stem)
+    return frozenset(name for path in ours for name in answers(path, course()))

@@ -1,0 +1,246 @@
+"""A submission in its own confined process: the grader's end of the connection."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...checks.time_limit import Spent
+from .connection import NO_ANSWER, Connection, ConnectionLost
+
+_WORKER = Path(__file__).with_name("worker.py")
+_MOST = 1 << 28  # bytes that one check may send back
+_SECONDS = 120  # in which the process that starts submissions answers
+_DYING = 10  # seconds in which a process that has closed its connection ends
+_LOOK = 0.1  # seconds between two looks whether time is up
+
+
+class Limits(NamedTuple):
+    """The limits of a submission: seconds for each check, as `Spent` counts them, and megabytes of
+    memory."""
+
+    seconds: float = 10
+    megabytes: int = 512
+
+
+class Killed(BaseException):
+    """The process that starts submissions was killed, perhaps by the submission that runs."""
+
+
+class Submission:
+    """The function that a source defines, in a process that starts when it is needed.
+
+    The source never runs in this process. A context manager: leaving it ends the process.
+    """
+
+    def __init__(
+        self, source: bytes, name: str, limits: Limits, modules: Mapping[str, bytes] | None = None
+    ) -> None:
+        self.source, self.name, self.limits, self.modules = source, name, limits, modules or {}
+        self._process: int | None = None
+        self._unusable: BaseException | None = None
+        self._computed = 0.0  # by processes that have ended
+        self._start_of_all = self._start_of_check = self._spent()
+
+    def __enter__(self) -> Submission:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.end()
+
+    def function(self) -> Callable[..., Any]:
+        """The function for another check, with new limits on time and on the bytes sent back.
+
+        Raises the error of running the source, or ConnectionLost; either is final. Raises Killed.
+        """
+        self._start_of_check = self._spent()
+        self._left = _MOST
+        if self._unusable:
+            raise self._unusable
+        if self._process is not None:
+            self.connection.functions.clear()  # a check must not call those of an earlier one
+        else:
+            try:
+                self._start()
+                self._function = self.connection.call(0, [np.frombuffer(self.source, np.uint8)], {})
+                if not callable(self._function):
+                    raise ConnectionLost(NO_ANSWER)
+            except (Exception, ConnectionLost) as error:
+                self._unusable = error
+                raise
+        return self._function
+
+    def time_is_up(self) -> str:
+        """Why there is no time for another check; "" if there is.
+
+        All checks together have twice the limit of one.
+        """
+        return self._spent().since(self._start_of_all).exceeds(2 * self.limits.seconds)
+
+    def end(self, seconds: float = 0) -> int | None:
+        """End the process and everything it started, after some seconds in which it may end by
+        itself. Returns its exit code or minus the signal that ended it; None if it was killed.
+
+        Raises Killed.
+        """
+        if self._process is None:
+            return None
+        self._computed = self._spent().computing
+        process, self._process = self._process, None
+        self._socket.close()
+        try:
+            return _asked([process, seconds])
+        except Killed:
+            with suppress(OSError):
+                os.killpg(process, signal.SIGKILL)
+            raise
+
+    def _start(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._received = bytearray()
+        self.connection = Connection(self._read, self._write)
+        for number, module in (
+            (Connection.LAUNCH, "minimha.kernels.gpu.numpy_tile"),
+            (Connection.RUN, "minimha.parallel.threads"),
+        ):
+            self.connection.always[number] = functools.partial(_instead, module)
+        request = {
+            "name": self.name,
+            "megabytes": self.limits.megabytes,
+            # of processor time, in case the grader dies
+            "seconds": int(3 * self.limits.seconds) + 1,
+            "modules": {path: data.decode("latin-1") for path, data in self.modules.items()},
+        }
+        with theirs:
+            self._process = _asked([], theirs.fileno())
+        self._write(json.dumps(request).encode() + b"\n")
+
+    def _read(self, size: int) -> bytes:
+        self._left -= size
+        if self._left < 0:
+            raise self._lost("it sent back too much")
+        while len(self._received) < size:
+            chunk = self._on_time(self._socket.recv, 1 << 16)
+            if not chunk:
+                raise self._lost()
+            self._received += chunk
+        data = bytes(self._received[:size])
+        del self._received[:size]
+        return data
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._on_time(self._socket.send, rest) :]
+
+    def _on_time(self, step: Callable[[Any], Any], argument: Any) -> Any:
+        """The result of one step of the connection, as soon as the step is possible. If time is up
+        first, end the process."""
+        self._socket.settimeout(_LOOK)
+        while True:
+            spent = self._spent().since(self._start_of_check)
+            if late := spent.exceeds(self.limits.seconds):
+                raise self._lost(f"not done after {late}")
+            if late := self.time_is_up():
+                raise self._lost(f"not done, and all checks together took {late}")
+            try:
+                return step(argument)
+            except TimeoutError:
+                continue
+            except OSError:
+                raise self._lost() from None
+
+    def _spent(self) -> Spent:
+        """What this submission has spent so far. The system counts: the process cannot lie."""
+        computing = self._computed
+        if self._process is not None:
+            computing += _processor_time(self._process)
+        return Spent(computing, time.monotonic())
+
+    def _lost(self, why: str = "") -> ConnectionLost:
+        """End the process. The error says why, or how the process ended."""
+        code = self.end(0 if why else _DYING)
+        if not why and code is not None:
+            how = f" itself, with exit code {code}" if code >= 0 else f": {signal.strsignal(-code)}"
+            why = f"its process ended{how}"
+        return ConnectionLost(why or "its process does not answer")
+
+
+def _processor_time(process: int) -> float:
+    """The seconds for which all threads of a process have computed.
+
+    0 where the system does not say, as on macOS: then only the limit on the clock remains.
+    """
+    clock = ~process << 3 | 2  # CPUCLOCK_SCHED, as clock_getcpuclockid makes it on Linux
+    try:
+        return time.clock_gettime(clock)
+    except OSError:
+        return 0.0
+
+
+def _instead(module: str, *arguments: Any) -> Any:
+    """What a check does with a launch of the submission, or with its ranks; None for nothing."""
+    instead = getattr(sys.modules.get(module), "instead", None)
+    return instead and instead(*arguments)
+
+
+def _asked(request: Any, *lines: int) -> Any:
+    """Send the process that starts the others a request and descriptors; return its answer.
+
+    Raises Killed if it does not answer. The next request starts a new one.
+    """
+    process, requests = _server()
+    try:
+        socket.send_fds(requests, [json.dumps(request).encode()], lines)
+        answer = requests.recv(64)
+    except OSError:  # a timeout too: it may have been stopped
+        answer = b""
+    if not answer:
+        _server.cache_clear()
+        process.kill()
+        process.wait()
+        raise Killed
+    return json.loads(answer)
+
+
+@functools.cache
+def _server() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """The process that starts the others, and the connection to it. It runs until this one ends."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(_SECONDS)
+    folder = str(Path(np.__file__).parents[1])
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-S", "-B", str(_WORKER), folder],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env=_environment(),
+            start_new_session=True,
+        )
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # called first
+    return process, ours
+
+
+def _environment() -> dict[str, str]:
+    """An environment with nothing of ours except the paths of shared libraries. Sets have the same
+    order in each run."""
+    threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+    own = dict.fromkeys(threads, "1") | {"PYTHONHASHSEED": "0"}
+    return own | {k: os.environ[k] for k in kept if k in os.environ}

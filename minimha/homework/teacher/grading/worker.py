@@ -1,0 +1,289 @@
+"""The processes that run submissions: they may answer calls and do little else.
+
+Started as a program, this file imports the standard library, NumPy, and three files of minimha:
+`numpy_tile`, which runs kernels for GPUs on NumPy, `ranks_in_turn` and `forward_calls`. It never
+imports minimha. Then it waits for requests, and forks one confined process for each submission;
+that saves the imports.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import json
+import linecache
+import os
+import sys
+import time
+import types
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+_KNOWN = """
+    cmath collections copy dataclasses datetime decimal enum fractions functools graphlib heapq
+    numbers operator pprint random statistics string textwrap time timeit typing unicodedata
+    warnings numpy numpy.char numpy.fft numpy.linalg numpy.ma numpy.polynomial numpy.random
+    numpy.rec numpy.typing
+"""
+"""The modules that a submission may import, together with those that they import."""
+_REFUSED = "ctypes", "_ctypes", "ctypes._endian", "socket", "_socket", "signal"
+"""What the process imports, but a submission may not."""
+_OUR_OWN = "connection", "kernel"
+"""Modules of the grader: a student may have some of these names."""
+_IN_PART = "minimha.kernels", "minimha.parallel"
+"""Modules of which a submission has only some names."""
+_ALLOWED = (
+    "array.__new__", "builtins.id", "code.__new__", "compile", "cpython._PySys_ClearAuditHooks",
+    "exec", "function.__new__", "marshal.loads", "object.__delattr__", "object.__getattr__",
+    "object.__setattr__", "sys._getframe", "sys._getframemodulename", "sys.excepthook",
+    "sys.unraisablehook", "time.sleep",
+    "_thread.start_joinable_thread", "_thread.start_new_thread",  # reported from Python 3.12 on
+)  # fmt: skip
+"""Harmless events that Python reports to audit hooks."""
+_UNREPORTED = """
+    chroot create_builtin create_dynamic killpg mkfifo mknod openpty pidfd_open
+    pidfd_send_signal sched_setaffinity sched_setparam sched_setscheduler setns setpriority
+    supports_dir_fd unshare
+"""
+"""Functions that reach beyond the process without an audit event."""
+
+
+def load_minimha() -> None:
+    """Make `minimha.kernels.numpy_tile` and what homework needs of `minimha.parallel` importable,
+    without the rest of the package."""
+    kernels: Any = types.ModuleType("minimha.kernels")
+    kernels.numpy_tile = _loaded("numpy_tile", "../../../kernels/gpu/numpy_tile.py")
+    sys.modules |= {"minimha.kernels": kernels}
+    _loaded("minimha.parallel", "../../checks/ranks_in_turn.py")
+    _loaded("forward_calls", "../../checks/forward_calls.py")
+
+
+def _loaded(name: str, file: str) -> types.ModuleType:
+    path = os.path.join(os.path.dirname(__file__), file)
+    sys.modules[name] = module = types.ModuleType(name)
+    del module.__spec__  # it has no loader: Python 3.15 would warn in every traceback
+    with open(path, encoding="utf-8") as source:
+        exec(compile(source.read(), path, "exec"), vars(module))
+    return module
+
+
+class OwnModules:
+    """Imports a student's own modules from their sources, given by path: mine/maths.py. A folder
+    may be without an __init__.py."""
+
+    def __init__(self, sources: Mapping[str, bytes]) -> None:
+        folders = {
+            f"{path[:k]}/__init__.py": b""
+            for path in sources
+            for k, c in enumerate(path)
+            if c == "/"
+        }
+        self.sources = {
+            path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): (path, data)
+            for path, data in (folders | dict(sources)).items()
+        }
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        """How to import one of these modules; None for any other."""
+        if name not in self.sources:
+            return None
+        package = self.sources[name][0].endswith("/__init__.py")
+        return importlib.machinery.ModuleSpec(name, self, is_package=package)  # type: ignore[arg-type]
+
+    def create_module(self, _: Any) -> None:
+        """Let Python make the module."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run a module's source."""
+        run(*self.sources[module.__name__], module)
+
+
+def run(file: str, source: bytes, module: types.ModuleType) -> None:
+    """Run a source as this module. Errors quote its lines."""
+    lines = source.decode(errors="replace").splitlines(keepends=True)
+    linecache.cache[file] = len(source), None, lines, file
+    exec(compile(source, file, "exec", dont_inherit=True), vars(module))
+
+
+def lock(own: Collection[str] = ()) -> None:
+    """From now on, refuse everything that a function on arrays does not need.
+
+    The process may import modules that are already imported, and the student's own. Every other
+    event that Python reports to audit hooks is refused, except those in `_ALLOWED`.
+    """
+    for module in ("os", "posix", "_signal", "_imp"):
+        for name in _UNREPORTED.split():
+            vars(importlib.import_module(module)).pop(name, None)
+
+    # the names are bound as defaults, because a submission can change globals and built-ins
+    def hook(
+        event: str, arguments: tuple[Any, ...], allowed: Any = _ALLOWED,
+        own: Any = frozenset(own), number: Any = int, kind: Any = type,
+        refused: Any = PermissionError, missing: Any = ImportError,
+    ) -> None:  # fmt: skip
+        if event in allowed or (event == "open" and kind(arguments[0]) is number):  # a descriptor
+            return
+        if event != "import":
+            raise refused(f"{event} is refused here, where homework is graded")
+        if arguments[0] not in own:
+            raise missing(f"{arguments[0]} cannot be imported here, where homework is graded")
+
+    sys.addaudithook(hook)
+
+
+def limit(megabytes: int, seconds: int) -> None:
+    """Limit memory and time; forbid files, sockets, processes and core dumps. If we are root, give
+    up its rights."""
+    import resource
+
+    for name, most in (
+        ("AS", megabytes << 20), ("CPU", seconds), ("NOFILE", 0), ("FSIZE", 0), ("NPROC", 0),
+        ("CORE", 0),
+    ):  # fmt: skip
+        with suppress(AttributeError, OSError, ValueError):  # not every system has each limit
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+    if os.geteuid() == 0:
+        nobody = 61184 + os.getpid() % 4336  # no user has one of these numbers: systemd's UIDs.md
+        with suppress(OSError):
+            os.setgroups([])
+            os.setgid(nobody)
+            os.setuid(nobody)
+
+
+def serve(line: int) -> None:
+    """In a process of its own: load a submission when asked, and answer calls to its functions.
+
+    Names and modules arrive here, not in the process that starts all submissions: the next one
+    could find them in its memory.
+    """
+    import kernel  # type: ignore[import-not-found]
+    from connection import Connection  # type: ignore[import-not-found]
+
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+
+    received = bytearray()
+
+    def receive() -> None:
+        chunk = os.read(line, 1 << 16)
+        if not chunk:  # the grader is gone
+            os._exit(0)
+        received.extend(chunk)
+
+    def read(size: int) -> bytes:
+        while len(received) < size:
+            receive()
+        data = bytes(received[:size])
+        del received[:size]
+        return data
+
+    def write(data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(line, rest) :]
+
+    def load(source: Any) -> Any:
+        module = sys.modules["_homework"] = types.ModuleType("_homework")
+        del module.__spec__
+        run(file, bytes(source), module)
+        if not callable(vars(module).get(name)):
+            raise NameError(f"{file} defines no function {name}")
+        return sys.modules["forward_calls"].limited(vars(module)[name])
+
+    while b"\n" not in received:
+        receive()
+    request = json.loads(read(received.index(b"\n") + 1))
+    name, file = request["name"], f"{request['name']}.py"
+    own = OwnModules({path: text.encode("latin-1") for path, text in request["modules"].items()})
+    connection = Connection(read, write)
+    connection.caught, connection.files = BaseException, [*request["modules"], file]
+    connection.give(load)
+    tiles: Any = sys.modules["minimha.kernels"].numpy_tile
+    ranks: Any = sys.modules["minimha.parallel"]
+    tiles.instead = lambda *launch: connection.call(connection.LAUNCH, launch, {})
+    ranks.instead = lambda *run: connection.call(connection.RUN, run, {})
+    for module in ("random", "numpy.random"):  # the same random numbers in each run
+        sys.modules[module].seed(0)
+    kernel.confine()
+    limit(request["megabytes"], request["seconds"])
+    for module in _REFUSED:
+        sys.modules[module] = None  # type: ignore[assignment]
+    for module in _OUR_OWN:
+        del sys.modules[module]
+    sys.path.clear()
+    sys.meta_path.insert(0, own)
+    lock(own.sources)
+    connection.serve()
+
+
+def ended(process: int, seconds: float) -> int | None:
+    """The exit code of a process that ends within some seconds, or minus the signal that ended it;
+    None if it has to be killed."""
+    late, code = time.monotonic() + seconds, None
+    while code is None and time.monotonic() < late:
+        found, status = os.waitpid(process, os.WNOHANG)
+        if found:
+            code = os.waitstatus_to_exitcode(status)
+        else:
+            time.sleep(0.005)
+    if code is None:
+        os.kill(process, 9)
+        os.waitpid(process, 0)
+    with suppress(ProcessLookupError, PermissionError):  # the latter on macOS, for a zombie
+        os.killpg(process, 9)  # everything that it started
+    return code
+
+
+def prepare() -> None:
+    """Import all that a submission may import, and what the process needs itself."""
+    importlib.import_module("socket")
+    sys.modules["ctypes"] = None  # type: ignore[assignment]  # NumPy works without it
+    for module in _KNOWN.split():
+        importlib.import_module(module)
+    numpy: Any = sys.modules["numpy"]  # `from numpy import *` loads everything in its __all__
+    numpy.__all__ = [name for name in numpy.__all__ if name in vars(numpy)]
+    for file in os.listdir(os.path.dirname(sys.modules["encodings"].__file__ or "")):
+        with suppress(ImportError):  # those of Windows
+            importlib.import_module(f"encodings.{file.partition('.')[0]}")
+    load_minimha()
+    importlib.import_module("connection")
+    del sys.modules["ctypes"]
+    for module in ("ctypes", "kernel", "resource"):
+        importlib.import_module(module)
+
+
+def importable() -> list[str]:
+    """After `prepare`: the modules that a submission may import, and the names that it has of those
+    in part, such as minimha.parallel.run."""
+    lost = {*_REFUSED, *_OUR_OWN, *_IN_PART, __name__}
+    names = [f"{module}.{name}" for module in _IN_PART for name in vars(sys.modules[module])]
+    return [*(sys.modules.keys() - lost), *names]
+
+
+def main() -> None:
+    """Answer the grader's requests: start a process for a submission, or say how one ended."""
+    import socket  # not for submissions, as a global would be
+
+    folder = sys.argv[1]
+    sys.path += [folder, os.path.dirname(__file__)]
+    prepare()
+    requests = socket.socket(fileno=0)
+    while True:
+        text, lines, *_ = socket.recv_fds(requests, 1 << 10, 1)
+        if not text:  # the grader is gone
+            os._exit(0)
+        if lines:
+            answer: int | None = os.fork()
+            if answer == 0:
+                os.setsid()
+                serve(lines[0])
+            os.close(lines[0])
+        else:
+            answer = ended(*json.loads(text))
+        requests.sendall(json.dumps(answer).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

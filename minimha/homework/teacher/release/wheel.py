@@ -1,0 +1,153 @@
+"""Editions of minimha as wheels: https://packaging.python.org/specifications/binary-distribution-format/"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import minimha_autograd
+
+from ....course import notebooks
+from ...checks import replay
+from ...checks.calls import Call, calls_recorded
+from ...checks.solutions import stubbed
+from ...checks.task import Task, source_of
+from ...student import student_files
+from ...student.answers import mark
+from ...tasks.catalogue import course
+from .public import public
+
+_PACKAGES = [Path(__file__).parents[3], Path(minimha_autograd.__file__ or "").parent]
+_TASKS = Path("minimha") / "homework" / "tasks"
+
+
+def for_students(folder: Path, own: Path | None, *, last: int, hidden: bool) -> Path:
+    """Write the students' edition into a folder and return its path: no solutions, and no chapter
+    or task of the course after the last chapter.
+
+    own     a file with tasks of the teacher's own, which become part of the course
+    last    the number of the last chapter
+    hidden  whether to leave out the hidden checks
+    """
+    files = dict(_library())
+    for path in notebooks():
+        if _chapter(path.name) <= last:
+            files[f"minimha/notebooks/{path.name}"] = notebook(path).encode()
+    for name, text in _tasks(own):
+        if _chapter(name) <= last and not name.endswith("_mistakes.py"):
+            files[(_TASKS / name).as_posix()] = public(text, hidden=hidden).encode()
+    tasks = [x for x in course().values() if _chapter(x.__module__.rpartition(".")[2]) <= last]
+    results = replay.packed(_results(tasks, hidden=hidden))
+    files[(_TASKS / replay.FILE.name).as_posix()] = results
+    return _written(folder, f"students.{last}", files)
+
+
+def for_grading(folder: Path, own: Path | None) -> Path:
+    """Write the edition of an autograder into a folder and return its path: everything, with the
+    solutions, so that each run draws new inputs.
+
+    own  a file with tasks of the teacher's own, which become part of the course
+    """
+    files = dict(_library())
+    files |= {f"minimha/notebooks/{path.name}": path.read_bytes() for path in notebooks()}
+    files |= {(_TASKS / name).as_posix(): text.encode() for name, text in _tasks(own)}
+    return _written(folder, "grading", files)
+
+
+def _chapter(name: str) -> int:
+    """The chapter of the course that a file or module is part of; 0 if it is of none."""
+    found = re.match(r"(?:ch)?(\d\d)_", name)
+    return int(found[1]) if found else 0
+
+
+def _library() -> Iterator[tuple[str, bytes]]:
+    """The files of both packages, the command and the plugin, without chapters and tasks, by their
+    path in a wheel."""
+    for package in _PACKAGES:
+        for path in sorted(package.rglob("*")):
+            inside = path.relative_to(package.parent)
+            skipped = "__pycache__" in path.parts or "notebooks" in inside.parts[:2]
+            if path.is_file() and not skipped and inside.parent != _TASKS:
+                yield inside.as_posix(), path.read_bytes()
+    for name in ("minimha_command.py", "minimha_pytest.py"):
+        yield name, (_PACKAGES[1].parent / name).read_bytes()
+
+
+def _tasks(own: Path | None) -> Iterator[tuple[str, str]]:
+    """The names and texts of the files with tasks; the teacher's own is called own.py."""
+    for path in sorted((_PACKAGES[0].parent / _TASKS).glob("*.py")):
+        yield path.name, path.read_text(encoding="utf-8")
+    if own:
+        yield "own.py", own.read_text(encoding="utf-8")
+
+
+def _written(folder: Path, label: str, files: dict[str, bytes]) -> Path:
+    """Write a wheel of these files, and return its path. Its version is minimha's and the label."""
+    distribution = importlib.metadata.distribution("minimha")
+    version = f"{distribution.version}+{label}"
+    about = f"minimha-{version}.dist-info"
+    metadata = distribution.read_text("METADATA") or ""
+    files |= {
+        f"{about}/METADATA": metadata.replace(
+            f"\nVersion: {distribution.version}\n", f"\nVersion: {version}\n", 1
+        ).encode(),
+        f"{about}/WHEEL": b"Wheel-Version: 1.0\nGenerator: minimha\nRoot-Is-Purelib: true\n"
+        b"Tag: py3-none-any\n",
+        f"{about}/entry_points.txt": (distribution.read_text("entry_points.txt") or "").encode(),
+    }
+    record = [f"{path},sha256={_hash(data)},{len(data)}" for path, data in files.items()]
+    files[f"{about}/RECORD"] = "\n".join([*record, f"{about}/RECORD,,", ""]).encode()
+    path = folder / f"minimha-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name)  # without a date: the same each time
+            entry.external_attr = 0o644 << 16
+            wheel.writestr(entry, data, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def _hash(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def _results(tasks: list[Task], *, hidden: bool) -> replay.Results:
+    """What the solutions return in each public check of these tasks."""
+    found: replay.Results = {}
+    for task in tasks:
+        for check in task.checks:
+            if hidden and check.hidden:
+                continue
+            calls: dict[str, list[Call]] = {other.name: [] for other in tasks}
+            inside: list[Call] = []
+            for other in tasks:
+                other.answer = calls_recorded(other.solution, calls[other.name], inside=inside)
+            try:
+                check.holds(task.solution, task.rng(check))
+            finally:
+                for other in tasks:
+                    other.answer = other.solution
+            made = {name: list(map(replay.stored, some)) for name, some in calls.items() if some}
+            found.setdefault(task.name, {})[check.name] = made
+    return found
+
+
+def code(task: Task) -> str:
+    """The functions that students get in a release. A given function that is itself a task has no
+    solution either."""
+    return "\n\n".join(stubbed(source_of(f)) for f in [*task.given, task.solution])
+
+
+def notebook(path: Path) -> str:
+    """A chapter with the tasks as they are released."""
+    text = json.loads(path.read_text(encoding="utf-8"))
+    for cell in text["cells"]:
+        name = mark("".join(cell["source"])) if cell["cell_type"] == "code" else None
+        if name in course():
+            cell["source"] = student_files.cell(name, code(course()[name]))
+    return json.dumps(text, indent=1, ensure_ascii=False) + "\n"

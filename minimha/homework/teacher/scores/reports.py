@@ -1,0 +1,123 @@
+"""The report as JSON, as CSV, for Gradescope, and as the table that is printed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from ...checks.verdicts import FAILED, MISSING, PASSED
+
+PLACES = 4
+"""Points are rounded to this many decimal places."""
+_NOTES = 20  # the table lists at most this many notes
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with control characters as escapes such as \\x1b, cut at 4000 characters."""
+    shown = (c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+    return "".join(shown)[:4000]
+
+
+def as_json(report: dict[str, Any]) -> str:
+    """The whole report."""
+    return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+
+
+def as_csv(report: dict[str, Any]) -> str:
+    """One row for each student and task. Spreadsheets cannot mistake a cell for a formula.
+
+    Text is quoted, because in some countries a semicolon separates cells.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerow(["student", "chapter", "task", "points", "out_of", "not_passed", "file"])
+    for student in report["students"]:
+        for task in student["tasks"]:
+            facts = [task[key] for key in ("chapter", "task", "points", "out_of")]
+            row = [student["student"], *facts, _not_passed(task), task["file"] or ""]
+            writer.writerow(f"'{cell}" if _is_formula(cell) else cell for cell in row)
+    return text.getvalue()
+
+
+def _is_formula(cell: Any) -> bool:
+    """Whether a spreadsheet would take a cell for a formula."""
+    return isinstance(cell, str) and cell.lstrip().startswith(("=", "+", "-", "@"))
+
+
+def as_gradescope(report: dict[str, Any]) -> str:
+    """The report on one student as an autograder leaves it for Gradescope, which shows the hidden
+    checks when grades are published: https://gradescope-autograders.readthedocs.io/en/latest/specs/
+    """
+    (student,) = report["students"]
+    tests = [
+        {
+            "name": f"{task['task']}: {check['check']}",
+            "status": "passed" if check["outcome"] == PASSED else "failed",
+            "score": points,
+            "max_score": out_of,
+            "output": check["message"] or check["outcome"],
+            "output_format": "text",
+            "visibility": "after_published" if check["hidden"] else "visible",
+        }
+        for task in student["tasks"]
+        for check, (points, out_of) in zip(task["checks"], check_points(task), strict=True)
+    ]
+    output = "\n".join([*remarks(student), *report["notes"], f"seed {report['seed']}"])
+    results = {"score": student["points"], "output": output, "output_format": "text"}
+    return json.dumps(results | {"tests": tests}, indent=1, ensure_ascii=False) + "\n"
+
+
+def as_table(report: dict[str, Any]) -> str:
+    """One line for each student, and below it one for each incomplete task."""
+    width = max(len(student["student"]) for student in report["students"])
+    lines = []
+    for student in report["students"]:
+        points = f"{student['points']:6.2f} of {student['out_of']}"
+        lines.append(f"{student['student']:<{width}}  {points}")
+        for result in student["tasks"]:
+            if lacking := _not_passed(result):
+                points = f"{result['points']:6.2f} of {result['out_of']}"
+                lines.append(f"{'':<{width}}  {points}  {result['task']}  {lacking}")
+        lines += [f"{'':<{width}}      {remark}" for remark in remarks(student)]
+    notes = report["notes"]
+    lines += [f"note: {note}" for note in notes[:_NOTES]]
+    lines += [f"… and {len(notes) - _NOTES} more, listed in the JSON"] * (len(notes) > _NOTES)
+    return "\n".join([*lines, f"seed {report['seed']}"]) + "\n"
+
+
+def remarks(student: dict[str, Any]) -> list[str]:
+    """What the teacher's file says about a student, one line for each adjustment and comment."""
+    lines = []
+    for task in student["tasks"]:
+        if task.get("adjustment"):
+            lines.append(f"{task['task']}: {task['adjustment']:+g} points from the teacher")
+        if task.get("comment"):
+            lines.append(f"{task['task']}: {task['comment']}")
+    return [*lines, *student.get("comments", [])]
+
+
+def check_points(task: dict[str, Any]) -> list[tuple[float, float]]:
+    """The points for each check of a task, and how many there were to earn."""
+    total = sum(check["weight"] for check in task["checks"])
+    shares = [task["out_of"] * check["weight"] / (total or 1) for check in task["checks"]]
+    return [
+        (round(share, PLACES) if check["outcome"] == PASSED else 0, round(share, PLACES))
+        for share, check in zip(shares, task["checks"], strict=True)
+    ]
+
+
+def _not_passed(result: dict[str, Any]) -> str:
+    """The checks that did not pass, by outcome: "wrong: gradients · to do: values"; or the reason
+    that makes all of them fail, such as an import at the top of the file."""
+    reasons = {check["message"] for check in result["checks"]}
+    if len(reasons) == 1 < len(result["checks"]) and (reason := reasons.pop()):
+        return f"{FAILED}: all, {reason.splitlines()[0][:120]}"
+    by_outcome: dict[str, list[str]] = {}
+    for check in result["checks"]:
+        by_outcome.setdefault(check["outcome"], []).append(check["check"])
+    by_outcome.pop(PASSED, None)
+    if MISSING in by_outcome:
+        return MISSING
+    return " · ".join(f"{outcome}: {', '.join(names)}" for outcome, names in by_outcome.items())
