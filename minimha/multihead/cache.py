@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from minimha_autograd import Tensor, array_of, ops
 from minimha_autograd.backend import Array, namespace
@@ -40,24 +40,43 @@ class KeyValueCache:
     (2023), which counts positions within the cache instead.
     """
 
-    def __init__(self, window: int | None = None, *, sinks: int = 0, reserve: int = 0) -> None:
-        self.window = None if window is None else integer(window, "window", least=1)
+    def __init__(
+        self,
+        window: int | None = None,
+        *,
+        sinks: int = 0,
+        reserve: int = 0,
+    ) -> None:
+        self.window: int | None = None
+        if window is not None:
+            self.window = integer(window, "window", least=1)
         self.sinks = integer(sinks, "sinks", least=0)
-        self.near = None if self.window is None else window_mask(self.window, self.sinks)
         self.reserve = integer(reserve, "reserve", least=0)
-        self.keys: Any = None
-        self.values: Any = None
+
+        self.near: Mask | None = None
+        if self.window is not None:
+            self.near = window_mask(self.window, self.sinks)
+
+        # Of S positions so far, S − evicted are held: the sinks, and those after the evicted ones.
         self.evicted = 0
-        self._reserved: dict[str, tuple[Array, Any]] = {}  # memory, and the keys or values in it
+        self.keys: Any = None  # (…, G, S − evicted, D)
+        self.values: Any = None  # (…, G, S − evicted, Dv)
+        self._reserved: dict[str, Reserved] = {}
 
     def __len__(self) -> int:
-        return 0 if self.keys is None else self.evicted + int(self.keys.shape[-2])
+        if self.keys is None:
+            return 0
+        held = int(self.keys.shape[-2])
+        return self.evicted + held
 
     def __copy__(self) -> KeyValueCache:
         """A cache that continues on its own: neither writes to the memory that they share."""
         copied = object.__new__(KeyValueCache)
+        vars(copied).update(vars(self))
+
+        # Without reserved memory, each copies what it holds before it appends.
         self._reserved = {}
-        vars(copied).update(vars(self), _reserved={})
+        copied._reserved = {}
         return copied
 
     def joined(self, keys: Any, values: Any) -> tuple[Any, Any]:
@@ -69,97 +88,178 @@ class KeyValueCache:
         if self.keys is None:
             return keys, values
         for old, new in ((self.keys, keys), (self.values, values)):
-            if (*old.shape[:-2], old.shape[-1]) != (*new.shape[:-2], new.shape[-1]):
+            # Only the number of positions may differ.
+            same_heads = old.shape[:-2] == new.shape[:-2]  # (…, G)
+            same_width = old.shape[-1] == new.shape[-1]
+            if not (same_heads and same_width):
                 raise ValueError(
                     f"the cache holds (…, G, S, D) {tuple(old.shape)} and is given "
                     f"{tuple(new.shape)}: a new sequence or layer needs a new cache"
                 )
-        joined = self._appended("keys", self.keys, keys)
-        return joined, self._appended("values", self.values, values)
+        keys = self._appended("keys", self.keys, keys)
+        values = self._appended("values", self.values, values)
+        return keys, values
 
     def mask(self, mask: AnyMask, queries: Sequence[int]) -> AnyMask:
         """A mask of the whole sequence, cut for new queries of this shape (…, H, T, D) and for the
         keys that `joined` returns."""
         past = len(self)
         if self.near is not None:
-            whole = (*queries[:-1], past + queries[-2])
-            mask = self.near if mask is None else typed(mask, whole) & self.near
+            length = past + queries[-2]
+            whole = (*queries[:-1], length)  # (…, H, T, S)
+            near = self.near
+            if mask is not None:
+                near = typed(mask, whole) & near
             if self.evicted:
-                parts = (mask.at(past).part(whole, slice(None), keys) for keys in self._held)
-                arrays = [part.array(part.sizes, like=self.keys) for part in parts]
-                return dense(namespace(*arrays).concat(arrays, axis=-1))
-        return mask.at(past) if isinstance(mask, Mask) else mask
+                return self._without_evicted(near.at(past), whole)
+            mask = near
+
+        # The new queries are the last positions of the sequence.
+        if isinstance(mask, Mask):
+            return mask.at(past)
+        return mask
+
+    def _without_evicted(self, mask: Mask, whole: Sequence[int]) -> Mask:
+        """A mask for scores of the shape `whole`, without the columns of evicted keys."""
+        every_query = slice(None)
+        columns = []
+        for held in self._held:
+            part = mask.part(whole, every_query, held)
+            columns.append(part.array(part.sizes, like=self.keys))
+        xp = namespace(*columns)
+        return dense(xp.concat(columns, axis=-1))  # (…, T, keys held)
 
     def held(self, x: Any) -> Any:
         """The entries of x (…, S) for the keys held, where S counts all positions. None, and a last
-        axis of length 1, are left as they are."""
-        if x is None or not self.evicted or x.shape[-1] == 1:
+        axis of length 1, which is for all keys, are left as they are."""
+        if x is None or not self.evicted:
             return x
-        return ops.concat([x[..., places] for places in self._held], axis=-1)
+        if x.shape[-1] == 1:
+            return x
+        first, recent = self._held
+        return ops.concat(x[..., first], x[..., recent], axis=-1)
 
     def store(self, keys: Any, values: Any) -> None:
         """Hold what `joined` returned, without what no later query sees."""
-        self.keys, self.values, held = keys, values, int(keys.shape[-2])
+        self.keys = keys
+        self.values = values
         if self.window is None:
             return
+
+        # The next query sees window − 1 positions before it; after a rewind, it may be one of the
+        # `reserve` positions before that. Eviction copies what stays, so it waits until there are
+        # `reserve` more.
+        held = int(keys.shape[-2])
         recent = self.window - 1 + self.reserve
         if held > self.sinks + recent + self.reserve:
             self.evicted += held - self.sinks - recent
-            self.keys, self.values = (
-                ops.concat(x[..., : self.sinks, :], x[..., held - recent :, :], axis=-2)
-                for x in (keys, values)
-            )
+            self.keys = self._shortened(keys, recent)
+            self.values = self._shortened(values, recent)
             self._reserved = {}
+
+    def _shortened(self, x: Any, recent: int) -> Any:
+        """The sinks and the most recent positions of x (…, G, S, D)."""
+        start = x.shape[-2] - recent
+        first = x[..., : self.sinks, :]  # (…, G, sinks, D)
+        last = x[..., start:, :]  # (…, G, recent, D)
+        return ops.concat(first, last, axis=-2)
 
     def rewind(self, n: int) -> None:
         """Forget the newest n positions, as if they had never been given.
 
         Raises ValueError if there are fewer, or if too many of those before them are evicted.
         """
-        n, most = integer(n, "rewind: n", least=0), len(self)
+        n = integer(n, "rewind: n", least=0)
+        most = len(self)
         if n > most:
             raise ValueError(f"rewind: n = {n} is more than the {most} positions in the cache")
+
+        # After the rewind, the next query must find the window − 1 positions before it.
         if self.window is not None and self.evicted:
-            most = self.keys.shape[-2] - self.sinks - (self.window - 1)
+            recent = self.keys.shape[-2] - self.sinks
+            most = recent - (self.window - 1)
         if n > most:
             raise ValueError(
                 f"rewind: n = {n} is more than {most}: the positions before those are evicted; "
                 "give the cache a larger reserve"
             )
-        for name in ("keys", "values") if n else ():
-            held = getattr(self, name)
-            kept = held[..., : held.shape[-2] - n, :]
-            if (reserved := self._reserved.get(name)) and reserved[1] is held:
-                self._reserved[name] = reserved[0], kept
-            setattr(self, name, kept)
+
+        if n:
+            self.keys = self._rewound("keys", self.keys, n)
+            self.values = self._rewound("values", self.values, n)
+
+    def _rewound(self, name: str, held: Any, n: int) -> Any:
+        """What is held (…, G, S, D), without the last n positions. Its memory is used again."""
+        end = held.shape[-2] - n
+        kept = held[..., :end, :]  # (…, G, S − n, D)
+        reserved = self._reserved.get(name)
+        if reserved is not None and reserved.used is held:
+            self._reserved[name] = Reserved(reserved.memory, kept)
+        return kept
 
     @property
     def _held(self) -> tuple[slice, slice]:
         """The positions that are not evicted."""
-        return slice(0, self.sinks), slice(self.sinks + self.evicted, None)
+        first = slice(0, self.sinks)
+        recent = slice(self.sinks + self.evicted, None)
+        return first, recent
 
     def _appended(self, name: str, old: Any, new: Any) -> Any:
         """old followed by new along the positions, both (…, G, ·, D)."""
-        if not modes.get().no_grad:  # a pullback may have saved what rewinding overwrites
+        # Outside no_grad, a pullback may have saved what would be overwritten after a rewind.
+        if not modes.get().no_grad:
             return ops.concat(old, new, axis=-2)
-        past, total, x = old.shape[-2], old.shape[-2] + new.shape[-2], array_of(new)
-        reserved, latest = self._reserved.get(name, (None, None))
-        if reserved is None or latest is not old or reserved.shape[-2] < total:
-            # twice as many as needed, so that on average each key is copied once; in memory the
-            # positions come before the heads, so that kernels read them where they are
-            xp, (*batch, heads, _, width) = namespace(x), x.shape
-            empty = xp.empty((*batch, 2 * total, heads, width), dtype=x.dtype, device=x.device)
-            reserved = xp.moveaxis(empty, -2, -3)
-            reserved[..., :past, :] = array_of(old)
-        reserved[..., past:total, :] = x
-        joined = reserved[..., :total, :]
-        joined = Tensor(joined) if isinstance(new, Tensor) else joined
-        self._reserved[name] = reserved, joined
+
+        x = array_of(new)
+        past = old.shape[-2]
+        total = past + x.shape[-2]
+        memory = None
+        reserved = self._reserved.get(name)
+        if reserved is not None and reserved.used is old:
+            memory = reserved.memory
+        if memory is None or memory.shape[-2] < total:
+            # Twice as many positions as needed: on average, each key is then copied once.
+            memory = _reserve(x, 2 * total)
+            memory[..., :past, :] = array_of(old)
+
+        # Appending is writing behind what is there, and looking at one more position.
+        memory[..., past:total, :] = x
+        joined = memory[..., :total, :]  # (…, G, S, D)
+        if isinstance(new, Tensor):
+            joined = Tensor(joined)
+        self._reserved[name] = Reserved(memory, joined)
         return joined
+
+
+class Reserved(NamedTuple):
+    """Memory for more positions than there are so far, and the part of it in use.
+
+    If the cache holds anything other than this part, the memory is another sequence's, or is not
+    the cache's alone.
+    """
+
+    memory: Array  # (…, G, more than S, D)
+    used: Any  # (…, G, S, D)
+
+
+def _reserve(x: Array, positions: int) -> Array:
+    """Uninitialised memory for so many positions of what x (…, G, S, D) is a part of."""
+    xp = namespace(x)
+    *batch, heads, _, width = x.shape
+    shape = (*batch, positions, heads, width)
+    empty = xp.empty(shape, dtype=x.dtype, device=x.device)
+
+    # In memory the positions come before the heads, as in what a projection makes: kernels then
+    # read all of it without a copy.
+    return xp.moveaxis(empty, -2, -3)  # (…, G, positions, D)
 
 
 def window_mask(window: int, sinks: int = 0) -> Mask:
     """Each query sees itself, the `window` − 1 positions before it and, of the first `sinks`
     positions, those before it."""
-    near = sliding_window(integer(window, "window", least=1) - 1, 0)
-    return near | (causal() & prefix(sinks)) if integer(sinks, "sinks", least=0) else near
+    window = integer(window, "window", least=1)
+    sinks = integer(sinks, "sinks", least=0)
+    near = sliding_window(window - 1, 0)
+    if not sinks:
+        return near
+    return near | (causal() & prefix(sinks))

@@ -76,7 +76,9 @@ class LatentAttention(Module):
         latent = integer(latent, "latent", least=1)
         head_dim = integer(head_dim, "head_dim", least=1)
         rope_dim = integer(rope_dim, "rope_dim", least=1)
-        v_head_dim = head_dim if v_head_dim is None else integer(v_head_dim, "v_head_dim", least=1)
+        if v_head_dim is None:
+            v_head_dim = head_dim
+        v_head_dim = integer(v_head_dim, "v_head_dim", least=1)
         if query_latent is not None:
             query_latent = integer(query_latent, "query_latent", least=1)
         rng = backend.generator(rng)
@@ -88,19 +90,36 @@ class LatentAttention(Module):
         def ones(length: int) -> Tensor:
             return parameter(backend.full((length,), 1, dtype=dtype))
 
-        self.d_model, self.num_heads, self.latent = d_model, num_heads, latent
-        self.rope, self.dropout = rope, dropout
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.latent = latent
+        self.rope = rope
+        self.dropout = dropout
+
+        # Queries and keys have the width D + Dr: both parts add to a score.
         self.scale = 1 / math.sqrt(head_dim + rope_dim)
-        self.w_dkv, self.norm_kv = matrix(d_model, latent), ones(latent)
-        self.w_kr = matrix(d_model, rope_dim)
-        self.w_uk = matrix(latent, num_heads * head_dim)
-        self.w_uv = matrix(latent, num_heads * v_head_dim)
-        self.w_dq = self.norm_q = None
+
+        # From x to c and k^R, which are all that a cache holds.
+        self.w_dkv = matrix(d_model, latent)  # (M, C)
+        self.norm_kv = ones(latent)  # (C,)
+        self.w_kr = matrix(d_model, rope_dim)  # (M, Dr)
+
+        # From c to the keys and values of all heads.
+        self.w_uk = matrix(latent, num_heads * head_dim)  # (C, H·D)
+        self.w_uv = matrix(latent, num_heads * v_head_dim)  # (C, H·Dv)
+
+        # From x to c_q, and from c_q to the queries of all heads.
+        self.w_dq = None
+        self.norm_q = None
+        query_width = d_model
         if query_latent is not None:
-            self.w_dq, self.norm_q = matrix(d_model, query_latent), ones(query_latent)
-        self.w_uq = matrix(query_latent or d_model, num_heads * head_dim)
-        self.w_qr = matrix(query_latent or d_model, num_heads * rope_dim)
-        self.w_o = matrix(num_heads * v_head_dim, d_model)
+            query_width = query_latent
+            self.w_dq = matrix(d_model, query_latent)  # (M, Cq)
+            self.norm_q = ones(query_latent)  # (Cq,)
+        self.w_uq = matrix(query_width, num_heads * head_dim)  # (Cq, H·D)
+        self.w_qr = matrix(query_width, num_heads * rope_dim)  # (Cq, H·Dr)
+
+        self.w_o = matrix(num_heads * v_head_dim, d_model)  # (H·Dv, M)
 
     def __call__(
         self,
@@ -125,41 +144,70 @@ class LatentAttention(Module):
         """
         past = positions_in(cache)
         check_input("x", x, "M", self.d_model)
-        h, width = self.num_heads, self.latent
-        c_q = x if self.w_dq is None else rms_norm(linear(x, self.w_dq), self.norm_q)
+        h = self.num_heads
+        width = self.latent
+
+        c_q = x
+        if self.w_dq is not None:
+            c_q = rms_norm(linear(x, self.w_dq), self.norm_q)  # (…, T, Cq)
         q = project_in(c_q, self.w_uq, num_heads=h)  # (…, H, T, D)
         q_r = project_in(c_q, self.w_qr, num_heads=h)  # (…, H, T, Dr)
+
+        # c and k^R have one head, which all query heads share.
         c = rms_norm(project_in(x, self.w_dkv, num_heads=1), self.norm_kv)  # (…, 1, T, C)
         k_r = project_in(x, self.w_kr, num_heads=1)  # (…, 1, T, Dr)
         if self.rope is not None:
-            q_r, k_r = (self.rope(r, offset=past, positions=positions) for r in (q_r, k_r))
-        latents, nothing = ops.concat(c, k_r, axis=-1), c[..., :0]
+            q_r = self.rope(q_r, offset=past, positions=positions)
+            k_r = self.rope(k_r, offset=past, positions=positions)
+
+        # The cache holds c and k^R side by side as a key, and values of width 0.
+        latents = ops.concat(c, k_r, axis=-1)  # (…, 1, T, C + Dr)
+        nothing = c[..., :0]
         if cache is not None:
             latents, nothing = cache.joined(latents, nothing)  # (…, 1, S, C + Dr)
-            mask, keep = cache.mask(mask, q.shape), cache.held(keep)
-        absorbed = past > 0 if absorbed is None else absorbed
+            mask = cache.mask(mask, q.shape)
+            keep = cache.held(keep)
+
+        if absorbed is None:
+            absorbed = past > 0
         if absorbed:
+            # q · (c W^UK) = (q W^UKᵀ) · c, so the latents themselves are the keys.
             q = q @ _by_head(self.w_uk, h).mT  # (…, H, T, C)
-            k, v = latents, latents[..., :width]
+            k = latents
+            v = latents[..., :width]  # (…, 1, S, C)
         else:
-            c, k_r = latents[..., 0, :, :width], latents[..., width:]  # (…, S, C), (…, 1, S, Dr)
-            k, v = (project_in(c, w, num_heads=h) for w in (self.w_uk, self.w_uv))
-            k_r = ops.broadcast_to(k_r, (*k.shape[:-1], k_r.shape[-1]))
+            # Each head makes its keys and values from c; k^R is repeated for all of them.
+            c = latents[..., 0, :, :width]  # (…, S, C)
+            k = project_in(c, self.w_uk, num_heads=h)  # (…, H, S, D)
+            v = project_in(c, self.w_uv, num_heads=h)  # (…, H, S, Dv)
+            k_r = latents[..., width:]  # (…, 1, S, Dr)
+            k_r = ops.broadcast_to(k_r, (*k.shape[:-1], k_r.shape[-1]))  # (…, H, S, Dr)
             k = ops.concat(k, k_r, axis=-1)  # (…, H, S, D + Dr)
-        attended = scaled_dot_product_attention(
-            ops.concat(q, q_r, axis=-1), k, v, mask, scale=self.scale,
-            dropout=0.0 if rng is None and keep is None else self.dropout, rng=rng, keep=keep,
+        q = ops.concat(q, q_r, axis=-1)  # (…, H, T, D + Dr), absorbed (…, H, T, C + Dr)
+
+        dropout = self.dropout
+        if rng is None and keep is None:
+            dropout = 0.0  # evaluation: nothing says which weights to drop
+        heads = scaled_dot_product_attention(
+            q, k, v, mask, scale=self.scale, dropout=dropout, rng=rng, keep=keep,
             return_weights=return_weights, implementation=implementation,
         )  # fmt: skip
-        heads, *weights = attended if return_weights else (attended,)
+        if return_weights:
+            heads, weights = heads
         if absorbed:
+            # The values were the latents: W^UV follows here.
             heads = heads @ _by_head(self.w_uv, h)  # (…, H, T, C) -> (…, H, T, Dv)
-        out = project_out(heads, self.w_o)
+        out = project_out(heads, self.w_o)  # (…, T, M)
+
+        # Stored last, so that a call that raised an error can be repeated.
         if cache is not None:
             cache.store(latents, nothing)
-        return (out, *weights) if weights else out
+        if return_weights:
+            return out, weights
+        return out
 
 
 def _by_head(w: Any, num_heads: int) -> Any:
-    """(C, H·D) -> (H, C, D), without a copy."""
-    return ops.permute_dims(ops.reshape(w, shape=(w.shape[0], num_heads, -1)), axes=(1, 0, 2))
+    """The matrix of each head, from all of them side by side. No entry is copied."""
+    w = ops.reshape(w, shape=(w.shape[0], num_heads, -1))  # (C, H, D)
+    return ops.permute_dims(w, axes=(1, 0, 2))  # (H, C, D)

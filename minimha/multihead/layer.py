@@ -87,44 +87,76 @@ class MultiHeadAttention(Module):
         if bias not in (True, False, "qkv"):
             raise ValueError(f"bias = {bias!r} must be True, False or 'qkv'")
         rng = backend.generator(rng)
+
         self.projections: Form = Projections(
             d_model, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
             v_head_dim=v_head_dim, kdim=kdim, vdim=vdim, form=form, bias=bool(bias), rng=rng,
             dtype=dtype,
         )  # fmt: skip
-        d_model, num_heads = self.sizes.d_model, self.sizes.num_heads
-        d, columns = self.sizes.head_dim, num_heads * self.sizes.v_head_dim
-        self.d_model, self.num_heads = d_model, num_heads
-        self.scale = 1 / math.sqrt(d) if scale is None else backend.setting(scale)
-        softcap = backend.setting(softcap)
-        self.softcap, self.rope, self.alibi, self.dropout = softcap, rope, alibi, dropout
+
+        # The sizes of the projections are checked, and have a number for each None.
+        sizes = self.projections.sizes
+        self.d_model = sizes.d_model
+        self.num_heads = sizes.num_heads
+        self.softcap = backend.setting(softcap)
+        self.rope = rope
+        self.alibi = alibi
+        self.dropout = dropout
+
+        # q · k is a sum of D products, whose standard deviation grows as √D.
+        self.scale = backend.setting(scale)
+        if scale is None:
+            self.scale = 1 / math.sqrt(sizes.head_dim)
 
         def vector(length: int, value: float) -> Tensor:
             return parameter(backend.full((length,), value, dtype=dtype))
 
-        shape, std = (columns, d_model), 1 / math.sqrt(columns)
-        self.w_o = parameter(backend.normal(rng, shape, std=std, dtype=dtype))
-        self.b_o = vector(d_model, 0) if bias is True else None
-        self.sink = vector(num_heads, 0) if sink else None
-        norm = self.qk_norm = QKNorm() if qk_norm is True else qk_norm or None
-        self.norm_q = self.norm_k = None
-        if norm is not None:
-            one, g = 0 if norm.plus_one else 1, self.sizes.num_kv_heads
-            self.norm_q = vector(norm.width(num_heads, d), one)
-            self.norm_k = vector(norm.width(g, d), one)
+        # W^O has a row for each column of the heads side by side. With the variance 1/rows, its
+        # output is about as large as they are.
+        rows = sizes.num_heads * sizes.v_head_dim
+        std = 1 / math.sqrt(rows)
+        w_o = backend.normal(rng, (rows, sizes.d_model), std=std, dtype=dtype)
+        self.w_o = parameter(w_o)  # (H·Dv, M)
+
+        self.b_o = None
+        if bias is True:
+            self.b_o = vector(sizes.d_model, 0)  # (M,)
+
+        self.sink = None
+        if sink:
+            self.sink = vector(sizes.num_heads, 0)  # (H,)
+
+        if qk_norm is True:
+            qk_norm = QKNorm()
+        self.qk_norm = qk_norm or None
+        self.norm_q = None
+        self.norm_k = None
+        if self.qk_norm is not None:
+            # At first the norms multiply by 1, whether this is the weight or 1 + weight.
+            first = 0 if self.qk_norm.plus_one else 1
+            width_q = self.qk_norm.width(sizes.num_heads, sizes.head_dim)
+            width_k = self.qk_norm.width(sizes.num_kv_heads, sizes.head_dim)
+            self.norm_q = vector(width_q, first)  # (D,), or (H·D,) for all heads together
+            self.norm_k = vector(width_k, first)  # (D,), or (G·D,)
+
         if form == "bilinear":
             self._check_bilinear()
 
     def __getattr__(self, name: str) -> Any:
         """What the projections hold is also an attribute of the layer, such as mha.w_q."""
-        if name == "projections":  # not there yet
+        # Python asks here for what the layer itself lacks, which may be the projections, before
+        # they are made or while the layer is copied.
+        if name == "projections":
             raise AttributeError(name)
         return getattr(self.projections, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        """What the projections hold is set there: mha.w_q = w replaces the matrix in use."""
         projections = vars(self).get("projections")
-        held = projections is not None and name in vars(projections)
-        object.__setattr__(projections if held else self, name, value)
+        if projections is not None and name in vars(projections):
+            object.__setattr__(projections, name, value)
+        else:
+            object.__setattr__(self, name, value)
 
     def __call__(
         self,
@@ -164,40 +196,73 @@ class MultiHeadAttention(Module):
         past = positions_in(cache)
         if self.alibi and key is not None and key is not query:
             raise ValueError("alibi is for self-attention: key positions are those of the queries")
-        key = query if key is None else key
-        value = key if value is None else value
+        if key is None:
+            key = query
+        if value is None:
+            value = key
         check_input("query", query, "M", self.sizes.d_model)
         check_input("key", key, "Mk", self.sizes.kdim)
         check_input("value", value, "Mv", self.sizes.vdim)
 
+        # q (…, H, T, D), k (…, G, S, D), v (…, G, S, Dv); in the bilinear form Mk in place of D
         q, k, v = self.projections.project(query, key, value)
+
+        # The norm comes first. After the rotation, its weights would change the angles, since the
+        # two numbers of a rotated pair have different ones.
         if self.qk_norm is not None:
-            q, k = self.qk_norm(q, self.norm_q), self.qk_norm(k, self.norm_k)
+            q = self.qk_norm(q, self.norm_q)
+            k = self.qk_norm(k, self.norm_k)
         if self.rope is not None:
-            q, k = (self.rope(x, offset=past, positions=positions) for x in (q, k))
+            q = self.rope(q, offset=past, positions=positions)
+            k = self.rope(k, offset=past, positions=positions)
+
+        # From here on S counts the keys in the cache, too. What was given for all positions of the
+        # sequence is cut down to those that the cache still holds.
         if cache is not None:
             k, v = cache.joined(k, v)
-            mask, bias, keep = cache.mask(mask, q.shape), cache.held(bias), cache.held(keep)
+            mask = cache.mask(mask, q.shape)
+            bias = cache.held(bias)
+            keep = cache.held(keep)
+
         if self.alibi:
-            s = k.shape[-2] if cache is None else past + q.shape[-2]
-            slopes = alibi(self.num_heads, q.shape[-2], s, offset=past, like=q)
-            slopes = slopes if cache is None else cache.held(slopes)
-            if bias is not None:
-                # before the sum turns booleans into numbers
-                check(Arguments(*map(array_of, (q, k, v, bias))))
-                slopes = ops.add(bias, slopes)
-            bias = slopes
-        attended = self.attend(
+            bias = self._with_alibi(bias, q, k, v, past, cache)
+
+        dropout = self.dropout
+        if rng is None and keep is None:
+            dropout = 0.0  # evaluation: nothing says which weights to drop
+        heads = self.attend(
             q, k, v, mask, bias=bias, scale=self.scale, softcap=self.softcap, sink=self.sink,
-            dropout=0.0 if rng is None and keep is None else self.dropout, rng=rng, keep=keep,
-            return_weights=return_weights, implementation=implementation,
+            dropout=dropout, rng=rng, keep=keep, return_weights=return_weights,
+            implementation=implementation,
         )  # fmt: skip
-        heads, *weights = attended if return_weights else (attended,)
-        out = self.project_out(heads, self.w_o, self.b_o)
+        if return_weights:
+            heads, weights = heads  # (…, H, T, Dv), (…, H, T, S)
+        out = self.project_out(heads, self.w_o, self.b_o)  # (…, T, M)
+
+        # Stored last, so that a call that raised an error can be repeated.
         if cache is not None:
-            # last, so that a call that raised an error can be repeated
             cache.store(k, v)
-        return (out, *weights) if weights else out
+        if return_weights:
+            return out, weights
+        return out
+
+    def _with_alibi(
+        self, bias: Any, q: Any, k: Any, v: Any, past: int, cache: KeyValueCache | None
+    ) -> Any:
+        """The bias of alibi (H, T, S) for these queries and keys, and the bias given, added up."""
+        length = k.shape[-2]
+        if cache is not None:
+            length = past + q.shape[-2]  # also counts the evicted positions
+        by_distance = alibi(self.num_heads, q.shape[-2], length, offset=past, like=q)
+        if cache is not None:
+            by_distance = cache.held(by_distance)
+        if bias is None:
+            return by_distance
+
+        # Checked here, because the sum would turn a bias of booleans, which is refused, into one of
+        # numbers.
+        check(Arguments(array_of(q), array_of(k), array_of(v), array_of(bias)))
+        return ops.add(bias, by_distance)
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Self:
         """A copy with its projections in another form: see `projections.Form.convert`.
@@ -213,19 +278,30 @@ class MultiHeadAttention(Module):
 
     def _check_bilinear(self) -> None:
         """Raise ValueError for settings that the bilinear form cannot represent."""
-        between = "rope" if self.rope is not None else "qk_norm" if self.norm_q is not None else ""
+        between = ""
+        if self.norm_q is not None:
+            between = "qk_norm"
+        if self.rope is not None:
+            between = "rope"
         if between:
             raise ValueError(
                 f"the bilinear form stores the product W^Q W^Kᵀ, but {between} is applied between "
                 "the two: keep another form, or do without it"
             )
-        bent = "softcap" if self.softcap is not None else "sink" if self.sink is not None else ""
-        if bent and self.form != "bilinear":  # which has no b_k
+
+        # Softmax ignores a number added to all scores of a row, such as b_k · q. With these two it
+        # does not, and the bilinear form has no b_k to add it.
+        changed = ""
+        if self.sink is not None:
+            changed = "sink"
+        if self.softcap is not None:
+            changed = "softcap"
+        if changed and self.form != "bilinear":
             b_k = self.projections.mapped(lambda p: p.data).to_stacked().b_k
             if b_k is not None and backend.to_numpy(b_k).any():
                 raise ValueError(
                     "the bilinear form leaves out b_k, which adds the same number to all scores of "
-                    f"a query: that does not change softmax, but it changes a {bent}. Set b_k "
+                    f"a query: that does not change softmax, but it changes a {changed}. Set b_k "
                     "to zero, or keep another form"
                 )
 
@@ -234,8 +310,13 @@ def check_input(name: str, x: Any, letter: str, width: int) -> None:
     """Raise unless x, called name in messages, is floating-point and of shape (…, T, width)."""
     array = array_of(x)
     if not (backend.is_floating(array) or backend.is_complex(array)):
-        what = f"of {array.dtype}" if backend.is_array(array) else f"a {type(x).__name__}"
-        fix = ": pass a mask by name, mask=…" if isinstance(x, masks.Mask) else ""
+        what = f"a {type(x).__name__}"
+        if backend.is_array(array):
+            what = f"of {array.dtype}"
+        # mha(x, mask) passes the mask as the key
+        fix = ""
+        if isinstance(x, masks.Mask):
+            fix = ": pass a mask by name, mask=…"
         raise TypeError(
             f"{name} must be an array or a Tensor of floating-point numbers, not {what}{fix}"
         )
@@ -256,4 +337,6 @@ def positions_in(cache: KeyValueCache | None) -> int:
     """The number of positions in a cache, 0 without one."""
     if not isinstance(cache, KeyValueCache | None):
         raise TypeError(f"cache must be a KeyValueCache(), not {cache!r}")
-    return 0 if cache is None else len(cache)
+    if cache is None:
+        return 0
+    return len(cache)
