@@ -4,9 +4,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from drawn_masks import KINDS_DRAWN, by_hand, drawn, kinds, possible, shapes, single
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mask_records import KINDS_DRAWN, by_hand, drawn, examples, possible, shapes, single
 
 import minimha as mh
 from minimha import masks as m
@@ -198,9 +198,9 @@ def test_a_part_refuses_scores_of_another_shape():
         part.array((3, 3))
 
 
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("name", examples())
 def test_intervals_are_created_on_the_device_of_the_query(name, place):
-    shape, mask = (B, H, T, S), kinds(place)[name]
+    shape, mask = (B, H, T, S), examples(place)[name]
     query, key = (place(np.zeros((B, H, n, D))) for n in (T, S))
     both = mask & m.causal(offset=1), mask | m.prefix(2)
     for combined in (x.at(1) for x in (mask, ~mask, *both)):

@@ -1,0 +1,135 @@
+"""Every public mask has a record and a row in docs, and every implementation of attention obeys it."""
+
+import inspect
+from pathlib import Path
+
+import cuda_on_cpu
+import cupy_on_numpy
+import numpy as np
+import pytest
+from attention_paths import INPUTS, assert_exact, case_of, computed
+from mask_records import BY_NAME, KINDS_DRAWN, RECORDS, examples, sample
+
+from minimha import masks, pictures
+from minimha.attention import IMPLEMENTATIONS
+from minimha.kernels import attention as ways
+from minimha.kernels import unavailable
+from minimha.kernels.attention import layout
+from minimha.kernels.attention import tiled as cpu_tiled
+from minimha.kernels.gpu import cuda
+from minimha.kernels.gpu import fused as gpu_fused
+from minimha.kernels.gpu import tiled as gpu_tiled
+from minimha.masks import kinds
+from minimha_autograd import backend
+
+ROOT = Path(__file__).parents[3]
+NOT_MASKS = {"empty_rows", "key_intervals", "resolve"}
+"""Functions of `minimha.masks` that return no mask."""
+
+
+def functions(module):
+    return {name for name, x in vars(module).items() if inspect.isfunction(x) and name[0] != "_"}
+
+
+def test_every_public_mask_has_a_record():
+    public = {name for name in masks.__all__ if name in functions(masks)} - NOT_MASKS
+    for name in sorted(public - BY_NAME.keys()):
+        pytest.fail(f"masks.{name} has no record: add one to tests/mask_records.py")
+    assert [record.name for record in RECORDS] == list(BY_NAME), (
+        "tests/mask_records.py repeats a mask"
+    )
+
+
+def test_every_mask_is_public():
+    for name in sorted(functions(kinds)):
+        function = getattr(kinds, name)
+        if function.__annotations__.get("return") == "Mask":
+            assert name in masks.__all__, (
+                f"{name} of minimha/masks/kinds.py makes a mask, but is not imported and listed in "
+                "minimha/masks/__init__.py"
+            )
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_mask_has_a_row_in_its_page_of_docs(name):
+    page = (ROOT / "docs" / "masks.md").read_text(encoding="utf-8")
+    assert f"\n| `{name}(" in page, f"masks.{name} has no row in the table of docs/masks.md"
+
+
+@pytest.mark.parametrize("text", examples())
+def test_the_repr_of_an_example_is_its_code(text):
+    found = repr(examples()[text])
+    assert found == text, f"repr is {found!r}, but tests/mask_records.py has {text!r}"
+
+
+@pytest.mark.parametrize("text", examples())
+def test_a_notebook_can_draw_every_example(text):
+    mask = examples()[text]
+    try:
+        mask.array(pictures.masks.small_shape(mask))
+    except ValueError as error:
+        pytest.fail(f"{text} does not fit the scores that its attribute `sizes` allows: {error}")
+
+
+NUMPY = sorted(IMPLEMENTATIONS)
+WHY_NOT = {
+    **dict.fromkeys(("fused", "tiled", "microkernel"), unavailable()),
+    "fused on CuPy": cuda_on_cpu.unavailable(),
+}
+
+
+def small_tiles(patch):
+    """Several tiles of queries and keys in a short sequence, on the CPU and on a GPU."""
+    patch.setattr(cpu_tiled, "_height", lambda keys: 24)
+    for name, size in {"FORWARD": 32, "BACKWARD": 32, "_IN_CACHE": 32}.items():
+        patch.setattr(cpu_tiled, name, size)
+    patch.setattr(layout, "_MASK_ENTRIES", 1)
+    patch.setattr(layout, "_MASK_QUERIES", 16)
+    patch.setattr(gpu_tiled, "tile_sizes", lambda *_: (32, 16))
+    patch.setattr(gpu_fused, "_BLOCKS", 3)
+    patch.setattr(gpu_fused, "_THREADS", 32)
+    patch.setattr(cuda, "BLOCKS", 3)
+
+
+def found_by(name, case):
+    """The output and the gradients of the seven inputs, by an implementation and never by the
+    reference in its place."""
+
+    def fail(*_, **__):
+        raise AssertionError("the reference was called")
+
+    with pytest.MonkeyPatch.context() as patch:
+        small_tiles(patch)
+        patch.setattr(ways, "attention", fail)
+        implementation, _, library = name.partition(" on ")
+        if not library:
+            return run(implementation, case, lambda x: x)
+        with cupy_on_numpy.installed():
+            return run(implementation, case, backend.library("cupy").asarray)
+
+
+def run(implementation, case, place):
+    inputs = (getattr(case, name) for name in INPUTS)
+    placed = [place(x) if isinstance(x, np.ndarray) else x for x in inputs]
+    out, pullback = computed(implementation, *placed, mask=case.mask)
+    found = [out, *pullback(place(case.dout))]
+    return [None if x is None else backend.to_numpy(x) for x in found]
+
+
+@pytest.mark.parametrize("name", [*NUMPY, "fused on CuPy", "tiled on CuPy"])
+@pytest.mark.parametrize("kind", KINDS_DRAWN)
+def test_every_implementation_obeys_the_rule_of_every_mask(kind, name, rng):
+    """Against the formula with an array that the rule makes entry by entry."""
+    if WHY_NOT.get(name):
+        pytest.skip(WHY_NOT[name])
+    for t, s in ((4, 6), (37, 45)):
+        case = case_of(rng, t, s, batch=(2,), heads=(2, 1))
+        mask, seen = sample(kind, rng, case.shape)
+        try:
+            assert_exact(found_by(name, case.but(mask=mask)), case.masked(seen))
+        except AssertionError as error:
+            record, _ = KINDS_DRAWN[kind]
+            error.add_note(
+                f"attention by {name!r} does not obey masks.{record.name}, here {mask!r}"
+            )
+            raise
