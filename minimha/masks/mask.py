@@ -91,7 +91,9 @@ class Mask:
     """Which query may attend to which key. Combine masks with & | ~.
 
     A subclass defines `_array`, and `_intervals` where it can do so without the array. Both
-    return the queries and keys that `scores` asks for; intervals count from the first such key.
+    return the queries and keys that `scores` asks for; intervals count from the first such key, and
+    are as short as possible. A class without `_intervals` that derives from one with them is
+    refused, with a TypeError: kernels would see the keys of the other rule.
     """
 
     svg: ClassVar[Callable[[Mask], str | None] | None] = None
@@ -99,6 +101,15 @@ class Mask:
 
     sizes: tuple[int, ...] = ()
     """The (…, H, T, S) that the mask's own arrays require, 0 where any size fits."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        inherited = "_intervals" not in vars(cls) and cls._intervals is not Mask._intervals
+        if "_array" in vars(cls) and inherited:
+            raise TypeError(
+                f"{cls.__name__} defines _array and inherits the _intervals of another rule: "
+                "define them, too, or write `_intervals = Mask._intervals`, which reads the array"
+            )
 
     def array(
         self, shape: Sequence[int], *, like: Any = None, queries: slice = slice(None)

@@ -55,7 +55,7 @@ class KernelArguments(NamedTuple):
     def of(cls, x: Arguments, in_registers: bool) -> KernelArguments:
         """Make them from checked arguments, for products in registers or by BLAS."""
         shape, dtype = x.shape, x.query.dtype
-        if x.mask is None or isinstance(x.mask, Band):
+        if x.mask is None or type(x.mask) is Band:
             start, stop, inside, mean_keys = _intervals_of_band(x.mask, *shape[-2:])
         else:
             start, stop, inside, mean_keys = _intervals(x.mask, x.query, x.key)
@@ -145,7 +145,8 @@ def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
 @functools.lru_cache(maxsize=32)
 def _intervals_of_band(mask: Band | None, t: int, s: int) -> tuple[Any, ...]:
     """The same for a mask determined by the lengths; cached, since it takes longer than a small
-    kernel."""
+    kernel. Not for a subclass of Band: its settings may decide more than its fields, by which
+    masks are equal here."""
     return _intervals(mask, np.empty((t, 0)), np.empty((s, 0)))
 
 

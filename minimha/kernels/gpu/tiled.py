@@ -413,7 +413,8 @@ def _kept(x: Arguments) -> Array:
 
 def _visible_keys(x: Arguments) -> tuple[Intervals, Array | None]:
     """The intervals, and `inside`, which broadcasts to (…, H, T, S); None if intervals suffice."""
-    if x.mask is None or isinstance(x.mask, Band):
+    # A subclass of Band may hide more than an interval says.
+    if x.mask is None or type(x.mask) is Band:
         return _intervals_of_band(x), None
     start, stop, inside = masks.key_intervals(x.mask, x.query, x.key)  # type: ignore[misc]
     inside = None if inside is None else inside.array(x.shape, like=x.query)

@@ -10,6 +10,7 @@ from mask_records import KINDS_DRAWN, by_hand, drawn, examples, possible, shapes
 
 import minimha as mh
 from minimha import masks as m
+from minimha.masks.kinds import Band
 from minimha_autograd import backend
 
 B, H, T, S, D = 2, 3, 4, 6, 5
@@ -48,14 +49,22 @@ def test_intervals_are_as_short_as_possible_and_need_no_inner_mask_for_one_run_o
     start, stop, inside = key_intervals(mask, shape)
     seen = by_hand(shape, rule)
     runs = (np.diff(seen, axis=-1, prepend=False) & seen).sum(-1)
-    assert (inside is None) == (runs <= 1).all()
+    where = f"_intervals of {mask!r} in minimha/masks/kinds.py, for scores {shape}: "
+    need = f"each query sees one run of keys: {(runs <= 1).all()}, but inside is {inside!r}"
+    assert (inside is None) == (runs <= 1).all(), where + need
     start, stop = (np.broadcast_to(x, shape[:-1]) for x in (start, stop))
     for query in np.ndindex(shape[:-1]):
         keys = np.flatnonzero(seen[query])
+        found = int(start[query]), int(stop[query])
         if keys.size:
-            assert (start[query], stop[query]) == (keys[0], keys[-1] + 1)
+            shortest = int(keys[0]), int(keys[-1]) + 1
+            assert found == shortest, (
+                f"{where}query {query} has {found}, the shortest is {shortest}"
+            )
         else:
-            assert start[query] == stop[query]
+            assert start[query] == stop[query], (
+                f"{where}query {query} sees nothing, but has {found}"
+            )
 
 
 N = 20_000
@@ -158,6 +167,41 @@ def test_masks_that_resolve_refuses_raise_the_same_error_here(mask):
     with pytest.raises((TypeError, ValueError)) as other:
         m.key_intervals(mask, query, key)
     assert (type(one.value), str(one.value)) == (type(other.value), str(other.value))
+
+
+def test_a_rule_with_the_intervals_of_another_one_is_refused():
+    """As when a window that skips keys derives from the band: kernels would see all its keys."""
+    with pytest.raises(
+        TypeError, match="Odd defines _array and inherits the _intervals of another"
+    ):
+
+        class Odd(Band):
+            def _array(self, scores):
+                return super()._array(scores) & (np.arange(scores.s) % 2 == 1)
+
+
+class Even(Band):
+    """A band that hides more than its fields say, by which it is equal to others."""
+
+    def __init__(self, first):
+        super().__init__("even", None, None, 0, None)
+        object.__setattr__(self, "first", first)
+
+    def _array(self, scores):
+        return super()._array(scores) & (np.arange(scores.s) % 2 == self.first)
+
+    _intervals = m.Mask._intervals
+
+
+@pytest.mark.parametrize("name", ["fused", "tiled", "microkernel", "simulated"])
+def test_kernels_take_no_subclass_of_a_band_for_a_band(name, rng):
+    query, key, value = rng.standard_normal((3, H, S, D))
+    for mask in (Even(0), Even(1)):
+        found, expected = (
+            mh.scaled_dot_product_attention(query, key, value, mask, implementation=x)
+            for x in (name, "reference")
+        )
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 @st.composite
