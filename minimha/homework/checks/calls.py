@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .error_messages import file_of, line_of, text_of
+from .nested import agree, mapped
 
 
 class Raised(NamedTuple):
@@ -108,10 +109,12 @@ def changed_in_place(function: Callable[..., Any], calls: list[Call]) -> set[str
     found = set[str]()
     for call in calls:
         arguments, settings = call.given
-        places = [k for k, x in enumerate(call.arguments) if _differs(x, arguments[k])]
+        places = [k for k, x in enumerate(call.arguments) if not agree(_unchanged, x, arguments[k])]
         names = _parameters(function) if places else []
         found.update(names[k] if k < len(names) else f"argument {k + 1}" for k in places)
-        found.update(name for name, x in call.settings.items() if _differs(x, settings[name]))
+        found.update(
+            name for name, x in call.settings.items() if not agree(_unchanged, x, settings[name])
+        )
         for k, inner in call.pulled.items():
             found |= changed_in_place(call.result[k], inner)
     return found
@@ -124,23 +127,13 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return []
 
 
-def _differs(x: Any, y: Any) -> bool:
-    """Whether a copy is no longer equal, bit by bit, to what it was made of."""
-    if type(x) is not type(y):
-        return True
-    if isinstance(x, np.ndarray):
-        return x.shape != y.shape or x.tobytes() != y.tobytes()
-    if type(x) in (tuple, list):
-        return len(x) != len(y) or any(map(_differs, x, y))
-    if type(x) is dict:
-        return list(x) != list(y) or any(_differs(x[key], y[key]) for key in x)
-    return x is not y
+def _unchanged(x: Any, y: Any) -> bool:
+    """Whether an array is still equal, bit by bit, to its copy, and anything else the same."""
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+        return x.shape == y.shape and x.tobytes() == y.tobytes()
+    return x is y
 
 
 def copied(x: Any) -> Any:
     """A copy that later changes of arrays, lists and dictionaries do not reach."""
-    if isinstance(x, np.ndarray):
-        return x.copy()
-    if type(x) in (tuple, list):
-        return type(x)(map(copied, x))
-    return {key: copied(y) for key, y in x.items()} if type(x) is dict else x
+    return mapped(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, x)

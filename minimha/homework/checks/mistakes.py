@@ -20,6 +20,7 @@ from ...diagnosis.causes import ALL_PAIRS
 from ...diagnosis.closeness import is_close
 from .calls import Call, Raised, copied, raised
 from .error_messages import file_of
+from .nested import agree
 
 
 class Mistake(NamedTuple):
@@ -179,13 +180,13 @@ def _by_name(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two results agree up to rounding; a list may stand for a tuple."""
+    """Whether two results agree up to rounding, or are the same error."""
     if isinstance(a, Raised) or isinstance(b, Raised):
         return type(a) is type(b) and _known_by(a) == _known_by(b)
-    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    return agree(_close, a, b)
+
+
+def _close(a: Any, b: Any) -> bool:
     if callable(a) or callable(b):
         return callable(a) and callable(b)
     try:

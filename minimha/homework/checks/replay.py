@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from . import nested
 from .calls import Call, Raised
 
 FILE = Path(__file__).parents[1] / "tasks" / "results.json"
@@ -51,11 +52,13 @@ class Sketch:
 
 def _kept(x: Any) -> Any:
     """The same with sketches in place of large arrays, and None in place of functions."""
-    if isinstance(x, np.ndarray) and x.size > LARGE:
-        return Sketch.of(x)
-    if isinstance(x, dict):
-        return {key: _kept(y) for key, y in x.items()}
-    return None if callable(x) else x
+
+    def leaf(x: Any) -> Any:
+        if isinstance(x, np.ndarray) and x.size > LARGE:
+            return Sketch.of(x)
+        return None if callable(x) else x
+
+    return nested.mapped(leaf, x)
 
 
 def stored(call: Call) -> dict[str, Any]:
@@ -103,41 +106,32 @@ def results() -> Results:
 def packed(results: Results) -> bytes:
     """The results as JSON."""
 
-    def item(x: Any) -> Any:
+    def leaf(x: Any) -> Any:
         match x:
             case np.ndarray() | np.generic():
                 data = base64.b64encode(np.asarray(x).tobytes()).decode()
-                return {"dtype": x.dtype.str, "shape": x.shape, "data": data}
+                return ["array", x.dtype.str, list(x.shape), data]
             case Sketch():
-                return {"sketch": [item(part) for part in (x.shape, x.dtype.str, x.products)]}
-            case tuple():
-                return {"tuple": [item(part) for part in x]}
-            case list():
-                return [item(part) for part in x]
-            case dict():
-                return {"dict": [[item(key), item(part)] for key, part in x.items()]}
+                return ["sketch", list(x.shape), x.dtype.str, leaf(x.products)]
+            case dict():  # with numbers as keys
+                return ["dict", *([key, nested.packed(leaf, part)] for key, part in x.items())]
         return x
 
-    return json.dumps(item(results)).encode()
+    return json.dumps(nested.packed(leaf, results)).encode()
 
 
 def unpacked(data: bytes) -> Results:
     """The results that were packed."""
 
-    def value(item: Any) -> Any:
+    def leaf(item: Any) -> Any:
         match item:
-            case {"dtype": dtype, "shape": shape, "data": text}:
+            case ["array", dtype, shape, text]:
                 return np.frombuffer(bytearray(base64.b64decode(text)), dtype).reshape(shape)[()]
-            case {"sketch": parts}:
-                shape, dtype, products = map(value, parts)
-                return Sketch(shape, np.dtype(dtype), products)
-            case {"tuple": parts}:
-                return tuple(map(value, parts))
-            case {"dict": pairs}:
-                return {value(key): value(part) for key, part in pairs}
-            case list():
-                return [value(part) for part in item]
+            case ["sketch", shape, dtype, products]:
+                return Sketch(tuple(shape), np.dtype(dtype), leaf(products))
+            case ["dict", *pairs]:
+                return {key: nested.unpacked(leaf, part) for key, part in pairs}
         return item
 
-    found: Results = value(json.loads(data))
+    found: Results = nested.unpacked(leaf, json.loads(data))
     return found

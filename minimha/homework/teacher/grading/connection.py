@@ -1,6 +1,7 @@
 """A connection between two processes, over which each can call the other's functions.
 
-It uses only NumPy and the standard library, because worker.py at the far end has nothing else.
+It uses only NumPy, the standard library and `nested`, because worker.py at the far end has nothing
+else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
+
+from minimha.homework.checks.nested import packed, unpacked
 
 MOST = 1 << 24
 """The most bytes of arrays in one message."""
@@ -195,62 +198,59 @@ class Connection:
         except Exception:  # whatever is wrong with it
             raise ConnectionLost(NO_ANSWER) from None
 
-    def _packed(self, value: Any, arrays: list[np.ndarray]) -> Any:  # noqa: PLR0911
-        """The value as JSON: lists whose first word names the type."""
-        for k, (lent, before) in enumerate(self._here()):
-            if lent is value and lent.tobytes() == before:
-                return ["lent", k]
-        match value:
-            case np.ndarray() | np.generic():
-                array = np.asarray(value)
-                if array.dtype.kind not in "biufc":
-                    raise TypeError(f"an array of dtype {array.dtype} cannot be sent")
-                arrays.append(array)
-                return ["array", array.dtype.str, array.shape, isinstance(value, np.generic)]
-            case None | bool() | int() | float() | str():
-                return value
-            case complex():
-                return ["complex", value.real, value.imag]
-            case tuple() | list():
-                kind = "tuple" if isinstance(value, tuple) else "list"
-                return [kind, *(self._packed(x, arrays) for x in value)]
-            case dict() if all(isinstance(key, str) for key in value):
-                return {key: self._packed(x, arrays) for key, x in value.items()}
-            case RemoteFunction() if value._connection is self:
-                return ["yours", value._number]
-        if callable(value) and not isinstance(value, type):
-            name = str(getattr(value, "__name__", type(value).__name__))
-            return ["function", self.give(value), name]
-        raise TypeError(
-            f"a {type(value).__name__} cannot be sent, only arrays, numbers, text, None, "
-            "functions, and tuples, lists and dictionaries of these"
-        )
+    def _packed(self, value: Any, arrays: list[np.ndarray]) -> Any:
+        """The value as JSON; adds to `arrays` those whose bytes follow."""
 
-    def _unpacked(  # noqa: PLR0911
-        self, item: Any, body: io.BytesIO, arrays: list[np.ndarray]
-    ) -> Any:
-        """The value that was packed. Raises some error if the data is invalid."""
-        if not isinstance(item, list | dict):
-            return item
-        match item:
-            case dict():
-                return {key: self._unpacked(x, body, arrays) for key, x in item.items()}
-            case ["array", str(dtype), list(shape), bool(scalar)]:
-                array = _array(dtype, shape, body)
-                arrays.append(array)
-                return array[()] if scalar else array
-            case ["tuple" | "list" as kind, *items]:
-                values = (self._unpacked(x, body, arrays) for x in items)
-                return tuple(values) if kind == "tuple" else list(values)
-            case ["complex", float(real), float(imag)]:
-                return complex(real, imag)
-            case ["function", int(number), str(name)]:
-                return RemoteFunction(self, number, name[:80])
-            case ["lent", int(k)] if k >= 0:
-                return self._lent[-1][k]
-            case ["yours", int(number)]:
-                return self.functions[number]
-        raise ValueError(f"unknown type {item[:1]}")
+        def leaf(x: Any) -> Any:
+            for k, (lent, before) in enumerate(self._here()):
+                if lent is x and lent.tobytes() == before:
+                    return ["lent", k]
+            match x:
+                case np.ndarray() | np.generic():
+                    array = np.asarray(x)
+                    if array.dtype.kind not in "biufc":
+                        raise TypeError(f"an array of dtype {array.dtype} cannot be sent")
+                    arrays.append(array)
+                    return ["array", array.dtype.str, array.shape, isinstance(x, np.generic)]
+                case None | bool() | int() | float() | str():
+                    return x
+                case complex():
+                    return ["complex", x.real, x.imag]
+                case RemoteFunction() if x._connection is self:
+                    return ["yours", x._number]
+            if callable(x) and not isinstance(x, type):
+                name = str(getattr(x, "__name__", type(x).__name__))
+                return ["function", self.give(x), name]
+            raise TypeError(
+                f"a {type(x).__name__} cannot be sent, only arrays, numbers, text, None, "
+                "functions, and tuples, lists and dictionaries of these"
+            )
+
+        return packed(leaf, value)
+
+    def _unpacked(self, item: Any, body: io.BytesIO, arrays: list[np.ndarray]) -> Any:
+        """The value that was packed; adds the arrays in it to `arrays`. Raises some error if the
+        data is invalid."""
+
+        def leaf(x: Any) -> Any:
+            match x:
+                case ["array", str(dtype), list(shape), bool(scalar)]:
+                    array = _array(dtype, shape, body)
+                    arrays.append(array)
+                    return array[()] if scalar else array
+                case ["complex", float(real), float(imag)]:
+                    return complex(real, imag)
+                case ["function", int(number), str(name)]:
+                    return RemoteFunction(self, number, name[:80])
+                case ["lent", int(k)] if k >= 0:
+                    return self._lent[-1][k]
+                case ["yours", int(number)]:
+                    return self.functions[number]
+                case list():
+                    raise ValueError(f"unknown type {x[:1]}")
+            return x
+
+        return unpacked(leaf, item)
 
 
 def _array(dtype: str, shape: list[Any], body: io.BytesIO) -> np.ndarray:

@@ -1,9 +1,9 @@
 """The processes that run submissions: they may answer calls and do little else.
 
-Started as a program, this file imports the standard library, NumPy, and three files of minimha:
-`numpy_tile`, which runs kernels for GPUs on NumPy, `ranks_in_turn` and `forward_calls`. It never
-imports minimha. Then it waits for requests, and forks one confined process for each submission;
-that saves the imports.
+Started as a program, this file imports the standard library, NumPy, and four files of minimha:
+`numpy_tile`, which runs kernels for GPUs on NumPy, `ranks_in_turn`, `forward_calls` and `nested`.
+It never imports minimha. Then it waits for requests, and forks one confined process for each
+submission; that saves the imports.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _KNOWN = """
 """The modules that a submission may import, together with those that they import."""
 _REFUSED = "ctypes", "_ctypes", "ctypes._endian", "socket", "_socket", "signal"
 """What the process imports, but a submission may not."""
-_OUR_OWN = "connection", "kernel"
+_NESTED = "minimha.homework.checks.nested"
+_OUR_OWN = "connection", "kernel", _NESTED
 """Modules of the grader: a student may have some of these names."""
 _IN_PART = "minimha.kernels", "minimha.parallel"
 """Modules of which a submission has only some names."""
@@ -57,6 +58,7 @@ def load_minimha() -> None:
     sys.modules |= {"minimha.kernels": kernels}
     _loaded("minimha.parallel", "../../checks/ranks_in_turn.py")
     _loaded("forward_calls", "../../checks/forward_calls.py")
+    _loaded(_NESTED, "../../checks/nested.py")
 
 
 def _loaded(name: str, file: str) -> types.ModuleType:

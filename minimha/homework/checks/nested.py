@@ -1,0 +1,59 @@
+"""Arrays inside tuples, lists and dictionaries: one walk for everything that is done with them.
+
+`leaf` is always the function for what is none of these: an array, a number, a function, …
+Subclasses such as namedtuples and defaultdicts count as their bases. This file imports only the standard
+library, because the process that runs submissions has it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def mapped(leaf: Callable[[Any], Any], x: Any) -> Any:
+    """A copy of x with leaf(y) in place of each leaf y."""
+    match x:
+        case tuple():
+            return tuple(mapped(leaf, part) for part in x)
+        case list():
+            return [mapped(leaf, part) for part in x]
+        case dict():
+            return {key: mapped(leaf, part) for key, part in x.items()}
+    return leaf(x)
+
+
+def agree(leaf: Callable[[Any, Any], bool], x: Any, y: Any) -> bool:
+    """Whether leaf(a, b) holds for each leaf a of x and the leaf b in its place in y. A list may
+    stand for a tuple, and the order of a dictionary does not matter."""
+    match x, y:
+        case (tuple() | list(), tuple() | list()):
+            return len(x) == len(y) and all(agree(leaf, a, b) for a, b in zip(x, y, strict=True))
+        case (dict(), dict()):
+            return x.keys() == y.keys() and all(agree(leaf, x[key], y[key]) for key in x)
+    return leaf(x, y)
+
+
+def packed(leaf: Callable[[Any], Any], x: Any) -> Any:
+    """x as JSON: a list whose first word names the type. A dictionary with other keys than text is
+    a leaf; leaf(y) returns JSON."""
+    match x:
+        case tuple():
+            return ["tuple", *(packed(leaf, part) for part in x)]
+        case list():
+            return ["list", *(packed(leaf, part) for part in x)]
+        case dict() if all(isinstance(key, str) for key in x):
+            return {key: packed(leaf, part) for key, part in x.items()}
+    return leaf(x)
+
+
+def unpacked(leaf: Callable[[Any], Any], item: Any) -> Any:
+    """What was packed; leaf(item) returns the value of a leaf."""
+    match item:
+        case ["tuple", *parts]:
+            return tuple(unpacked(leaf, part) for part in parts)
+        case ["list", *parts]:
+            return [unpacked(leaf, part) for part in parts]
+        case dict():
+            return {key: unpacked(leaf, part) for key, part in item.items()}
+    return leaf(item)
