@@ -1,8 +1,8 @@
 """Arrays inside tuples, lists and dictionaries: one walk for everything that is done with them.
 
 `leaf` is always the function for what is none of these: an array, a number, a function, …
-Subclasses such as namedtuples and defaultdicts count as their bases. This file imports only the standard
-library, because the process that runs submissions has it, too.
+Subclasses such as namedtuples and defaultdicts count as their bases. This file imports only the
+standard library, because the process that runs submissions has it, too.
 """
 
 from __future__ import annotations
