@@ -16,7 +16,12 @@ from .masked_products import hide, known_finite
 
 @operation(requirement=axes)
 @accelerated
-def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Array, Pullback]:
+def softmax(
+    x: Array,
+    *,
+    axis: int = -1,
+    mask: Array | None = None,
+) -> tuple[Array, Pullback]:
     """y = exp(x) / Σ exp(x) over axis.   dx = y · (dy − Σ dy · y).
 
     mask  boolean, broadcasts to x; where it is False, y and dx are 0, whatever the values
@@ -29,56 +34,101 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> tuple[Arr
 
 
 def masked_softmax(
-    x: Array, axis: int = -1, mask: Array | None = None
+    x: Array,
+    axis: int = -1,
+    mask: Array | None = None,
 ) -> tuple[Array, Callable[..., tuple[Array]]]:
-    """`softmax` on arrays, without kernels. The pullback also takes the gradient of `log_sums`, or
-    None: dx = y · (dy − Σ dy · y + dlse)."""
+    """`softmax` on arrays, without kernels.
+
+        e = exp(x − peak),  total = Σ e,  y = e / total
+        mean = Σ dy · y,  dx = y · (dy − mean + dlse)
+
+    The pullback also takes dlse, the gradient of `log_sums`, or None. The shapes below are
+    those for x (…, T, S) and axis −1.
+    """
     xp = namespace(x)
     if mask is not None:
         backend.require(backend.is_boolean, mask, "mask")
         x = xp.where(mask, x, xp.full_like(x, -math.inf))
-    e = xp.exp(x - _largest(x, axis))  # the common factor cancels, and exp cannot overflow
-    total = xp.sum(e, axis=axis, keepdims=True)
-    y = e / xp.where(total == 0, 1.0, total)
-    if mask is not None and not known_finite(total):  # a row has a visible NaN
+
+    # The factor exp(−peak) cancels in e / total, and without it exp could overflow.
+    peak = _largest(x, axis)  # (…, T, 1)
+    e = xp.exp(x - peak)  # (…, T, S)
+    total = xp.sum(e, axis=axis, keepdims=True)  # (…, T, 1)
+
+    # In a row without visible entries total is 0: it is divided by 1 and stays 0.
+    divisor = xp.where(total == 0, 1.0, total)
+    y = e / divisor  # (…, T, S)
+
+    # A visible NaN makes its whole row NaN, but hidden entries are 0 even there.
+    if mask is not None and not known_finite(total):
         y = hide(y, mask)
 
-    def pullback(dy: Array, dlse: Array | None = None) -> tuple[Array]:
+    def pullback(
+        dy: Array,
+        dlse: Array | None = None,
+    ) -> tuple[Array]:
+        # A hidden dy may be NaN, which would spread through the mean.
         if mask is not None and not known_finite(dy):
             dy = hide(dy, mask)
-        mean = xp.sum(dy * y, axis=axis, keepdims=True)
+
+        mean = xp.sum(dy * y, axis=axis, keepdims=True)  # (…, T, 1)
         if dlse is not None:
             mean = mean - xp.expand_dims(dlse, axis=axis)
-        dx = y * (dy - mean)
-        return (dx if mask is None or known_finite(mean) else hide(dx, mask),)
+        dx = y * (dy - mean)  # (…, T, S)
+
+        # In a hidden entry, 0 · NaN would be NaN.
+        if mask is not None and not known_finite(mean):
+            dx = hide(dx, mask)
+        return (dx,)
 
     return y, pullback
 
 
-def log_sums(x: Array, sink: Array | None = None, mask: Array | None = None) -> Array:
-    """log Σ exp(x) over the last axis, where the mask is True; with a sink, which broadcasts to the
-    other axes but the last, log(exp(sink) + Σ exp(x)). −∞ where no entry takes part."""
+def log_sums(
+    x: Array,
+    sink: Array | None = None,
+    mask: Array | None = None,
+) -> Array:
+    """log Σ exp(x) over the last axis, only over entries where the mask is True; −∞ if there are
+    none.
+
+    x (…, H, T, S), the result (…, H, T). With a sink, which broadcasts to (…, H), it is
+    log(exp(sink) + Σ exp(x)).
+    """
     xp = namespace(x)
     if mask is not None:
         x = xp.where(mask, x, xp.full_like(x, -math.inf))
+
+    # The sink is one more column.
     if sink is not None:
-        x = xp.concat([x, xp.broadcast_to(sink[..., None, None], (*x.shape[:-1], 1))], axis=-1)
+        row_shape = x.shape[:-1]  # (…, H, T)
+        column = xp.broadcast_to(sink[..., None, None], (*row_shape, 1))  # (…, H, T, 1)
+        x = xp.concat([x, column], axis=-1)  # (…, H, T, S + 1)
     return logsumexp(x, axis=-1)
 
 
 def _largest(x: Array, axis: int) -> Array:
-    """The largest entry of each row; 0 where there is none above −∞."""
-    xp, real = namespace(x), x
-    if is_complex(x):
-        real = xp.real(x)
+    """The largest entry of each row, with axis kept as an axis of length 1; 0 for a row whose
+    entries are all −∞, or that has none."""
+    xp = namespace(x)
+    if is_complex(x):  # in a gradient check by the complex step
+        x = xp.real(x)
     if not x.shape[axis]:
-        return xp.sum(real, axis=axis, keepdims=True)
-    peak = xp.max(real, axis=axis, keepdims=True)
+        return xp.sum(x, axis=axis, keepdims=True)
+
+    # x − peak must not be −∞ − (−∞), which is NaN.
+    peak = xp.max(x, axis=axis, keepdims=True)
     return xp.where(peak == -math.inf, 0.0, peak)
 
 
 @operation
-def sink_softmax(x: Array, sink: Array, *, mask: Array | None = None) -> tuple[Array, Pullback]:
+def sink_softmax(
+    x: Array,
+    sink: Array,
+    *,
+    mask: Array | None = None,
+) -> tuple[Array, Pullback]:
     """y = exp(x) / (exp(sink) + Σ exp(x)) over the last axis: softmax of x with one more column,
     the sink, which is then dropped.
 
@@ -93,19 +143,32 @@ def sink_softmax(x: Array, sink: Array, *, mask: Array | None = None) -> tuple[A
 
 
 def softmax_with_sink(
-    x: Array, sink: Array, mask: Array | None
+    x: Array,
+    sink: Array,
+    mask: Array | None,
 ) -> tuple[Array, Callable[..., tuple[Array, Array]]]:
-    """`sink_softmax` on arrays; dsink is (…, 1), as if sink were."""
+    """`sink_softmax` on arrays. The pullback takes dlse, too, and returns dsink (…, 1), before
+    broadcasting is undone."""
     xp = namespace(x, sink)
-    column = xp.broadcast_to(sink, (*x.shape[:-1], 1))
+    row_shape = x.shape[:-1]  # (…, T)
+    column = xp.broadcast_to(sink, (*row_shape, 1))  # (…, T, 1)
+
+    # The mask hides keys, never the sink.
     if mask is not None:
         backend.require(backend.is_boolean, mask, "mask")
-        always = xp.ones_like(column, dtype=xp.bool)
-        mask = xp.concat([xp.broadcast_to(mask, x.shape), always], axis=-1)
-    y, pull = masked_softmax(xp.concat([x, column], axis=-1), -1, mask)
+        mask = xp.broadcast_to(mask, x.shape)
+        visible = xp.ones_like(column, dtype=xp.bool)
+        mask = xp.concat([mask, visible], axis=-1)  # (…, T, S + 1)
+    y, pull = masked_softmax(xp.concat([x, column], axis=-1), -1, mask)  # (…, T, S + 1)
 
-    def pullback(dy: Array, dlse: Array | None = None) -> tuple[Array, Array]:
-        (dx,) = pull(xp.concat([dy, xp.zeros_like(column)], axis=-1), dlse)
-        return dx[..., :-1], dx[..., -1:]
+    def pullback(
+        dy: Array,
+        dlse: Array | None = None,
+    ) -> tuple[Array, Array]:
+        # The weight of the sink was dropped, so its dy is 0.
+        dy_sink = xp.zeros_like(column)  # (…, T, 1)
+        (dx,) = pull(xp.concat([dy, dy_sink], axis=-1), dlse)  # (…, T, S + 1)
+        dsink = dx[..., -1:]
+        return dx[..., :-1], dsink
 
     return y[..., :-1], pullback
