@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from minimha_autograd import Pullback, backend, half, operation
 from minimha_autograd.backend import Array, namespace
@@ -19,54 +19,83 @@ _BLOCK = 2**20
 
 
 @operation(narrow=("w",), native=half.on_device)
-def linear(x: Array, w: Array, b: Array | None = None, *, wanted: Wanted) -> tuple[Array, Pullback]:
+def linear(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    wanted: Wanted,
+) -> tuple[Array, Pullback]:
     """y = x w + b.   dx = dy wᵀ,  dw = xᵀ dy,  db = Σ dy, with sums over the rows.
 
     x (…, M), w (M, N), b (N,) or None, y (…, N). A w of 16 bits, or `Quantised`, may be multiplied
     by a wider x.
     Raises ValueError for shapes that do not match.
     """
-    (y,), pullback = linear_maps(x, (w,), (b,), wanted=wanted)
+    groups = WantedOfMaps(wanted.x, (wanted.w,), (wanted.b,))
+    (y,), pullback = linear_maps(x, (w,), (b,), wanted=groups)
     return y, pullback
 
 
+class WantedOfMaps(NamedTuple):
+    """Which gradients of `linear_maps` are wanted: that of x, and those of each w and of each b."""
+
+    x: bool
+    ws: tuple[bool, ...]
+    bs: tuple[bool, ...]
+
+
 def has_few_rows(x: Array, w: Any) -> bool:
-    """Whether x has so few rows that a kernel reads the weights where they are. For more rows, they
-    are copied first; to widen those of 16 or 8 bits takes as long as to multiply 16 rows."""
-    return math.prod(x.shape[:-1]) <= (6 if w.dtype == x.dtype else 16)
+    """Whether x has so few rows that a kernel reads the weights where they are, without copying
+    them first."""
+    n = math.prod(x.shape[:-1])
+    if w.dtype == x.dtype:
+        return n <= 6
+
+    # To widen weights of 16 or 8 bits takes as long as to multiply 16 rows.
+    return n <= 16
 
 
-def _entries(x: Array, ws: tuple[Array, ...], bs: tuple[Array | None, ...]) -> int:
-    """The number of entries of all y, or of all w if x has few rows: then most time goes to reading
-    them. 0 if there are too few for a kernel to be faster."""
-    rows = math.prod(x.shape[:-1])
-    columns = sum(math.prod(w.shape[-1:]) for w in ws)
+def _entries(
+    x: Array,
+    ws: tuple[Array, ...],
+    bs: tuple[Array | None, ...],
+) -> int:
+    """The size that decides whether a kernel is used: the number of entries of all y, or of all w
+    if x has few rows, since then most time goes to reading them. 0 if a kernel would not be faster.
+    """
+    n = math.prod(x.shape[:-1])
+    columns = sum(math.prod(w.shape[-1:]) for w in ws)  # N₁ + N₂ + …
     if has_few_rows(x, ws[0]):
         entries = columns * math.prod(x.shape[-1:])
+    elif n >= 64 and x.shape[-1] >= 32:
+        entries = columns * n
     else:
-        entries = rows * columns if rows >= 64 and x.shape[-1] >= 32 else 0
-    return entries if entries >= _ENOUGH else 0
+        return 0
+
+    if entries < _ENOUGH:
+        return 0
+    return entries
 
 
 @accelerated(size=_entries)
 def linear_maps(
-    x: Array, ws: tuple[Array, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
+    x: Array,
+    ws: tuple[Array, ...],
+    bs: tuple[Array | None, ...],
+    *,
+    wanted: WantedOfMaps,
 ) -> tuple[list[Array], Pullback]:
     """y₁ = x w₁ + b₁, y₂ = x w₂ + b₂, ….   dx = dy₁ w₁ᵀ + dy₂ w₂ᵀ + …,  the others as in `linear`.
 
-    wanted and the gradients are in the order x, ws, bs. A missing dy counts as zero.
+    The pullback returns the gradients in the order x, ws, bs. A missing dy counts as zero.
     """
     xp = namespace(x)
     shape = tuple(x.shape)
-    count = len(ws)
     for w, b in zip(ws, bs, strict=True):
-        same = x.ndim and w.ndim == 2 and shape[-1] == w.shape[0]
-        if not same or (b is not None and b.shape != w.shape[1:]):
+        fits = x.ndim and w.ndim == 2 and shape[-1] == w.shape[0]
+        if not fits or (b is not None and b.shape != w.shape[1:]):
             raise ValueError("x (…, M), w (M, N) and b (N,) need the same M and N")
-
-    wants_x = wanted[0]
-    wants_ws = wanted[1 : 1 + count]
-    wants_bs = wanted[1 + count :]
 
     # One large product is faster than a batch of small ones.
     n = math.prod(shape[:-1])
@@ -74,17 +103,18 @@ def linear_maps(
 
     ys = []
     for w, b in zip(ws, bs, strict=True):
-        y = rows @ w if w.dtype == rows.dtype else _product(rows, w)  # (n, N)
+        y = _product(rows, w)  # (n, N)
         if b is not None:
             y = _added_to(y, b)
-        ys.append(xp.reshape(y, (*shape[:-1], y.shape[1])))
+        y = xp.reshape(y, (*shape[:-1], y.shape[1]))  # (…, N)
+        ys.append(y)
 
     # Free what no gradient needs.
-    saved: Any = rows if any(wants_ws) else None
-    ws = ws if wants_x else ()
-
-    # On a device dy may have 16 bits, in which a sum stops growing.
-    wide = xp.float32 if getattr(x.dtype, "itemsize", 0) == 2 else None
+    count = len(ws)
+    if not wanted.x:
+        ws = ()
+    if not any(wanted.ws):
+        rows = None
 
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
         dx = None
@@ -94,18 +124,19 @@ def linear_maps(
         for k, dy in enumerate(dys):
             if dy is None:
                 continue
-            dy = xp.reshape(dy, (n, dy.shape[-1]))  # noqa: PLW2901  (n, N)
-            if wants_x:
-                w = ws[k].mT
-                own = dy @ w if w.dtype == dy.dtype else _product(dy, w)
+            dy_rows = xp.reshape(dy, (n, dy.shape[-1]))  # (n, N)
+
+            # All maps share x, so its gradient is a sum; no other map has this w and this b.
+            if wanted.x:
+                own = _product(dy_rows, ws[k].mT)  # (n, M)
                 dx = own if dx is None else _added_to(dx, own)
-            if wants_ws[k]:
-                dws[k] = saved.mT @ dy
-            if wants_bs[k]:
-                dbs[k] = backend.total(dy if wide is None else xp.astype(dy, wide), 0)
+            if wanted.ws[k]:
+                dws[k] = rows.mT @ dy_rows  # (M, N)
+            if wanted.bs[k]:
+                dbs[k] = _sum_of_rows(dy_rows)  # (N,)
 
         if dx is not None:
-            dx = xp.reshape(dx, shape)
+            dx = xp.reshape(dx, shape)  # (…, M)
         return dx, *dws, *dbs
 
     return ys, pullback
@@ -120,12 +151,42 @@ def _added_to(y: Array, x: Array) -> Array:
     return y
 
 
+def _sum_of_rows(dy: Array) -> Array:
+    """Σ dy over the rows, (n, N) -> (N,)."""
+    # On a device dy may have 16 bits, in which a long sum stops growing.
+    if getattr(dy.dtype, "itemsize", 0) == 2:
+        xp = namespace(dy)
+        dy = xp.astype(dy, xp.float32)
+    return backend.total(dy, 0)
+
+
 def _product(x: Array, w: Any) -> Array:
-    """x w, with a w of 16 or 8 bits that becomes as wide as x block by block: a table of all words
-    would need twice its memory once more."""
+    """x w, (n, M) times (M, N), where w may have fewer bits than x.
+
+    Such a w becomes as wide as x block by block. To widen all of a table of words, which is the
+    last map of many models, would take two or four times its own memory.
+    """
+    if w.dtype == x.dtype:
+        return x @ w
     if isinstance(w, Quantised):
-        by_column, scale = w.scale.shape[0] == 1, namespace(x).astype(w.scale, x.dtype)
-        return _product(x, w.values) * scale if by_column else _product(x * scale.mT, w.values)
-    xp, step = namespace(x), max(1, _BLOCK // max(1, w.shape[0]))
-    blocks = [w[:, k : k + step] for k in range(0, max(1, w.shape[1]), step)]
-    return xp.concat([x @ xp.astype(block, x.dtype) for block in blocks], axis=1)
+        return _times_quantised(x, w)
+
+    xp = namespace(x)
+    depth, columns = w.shape
+    step = max(1, _BLOCK // max(1, depth))
+    parts = []
+    for k in range(0, max(1, columns), step):
+        block = w[:, k : k + step]  # (M, step)
+        parts.append(x @ xp.astype(block, x.dtype))  # (n, step)
+    return xp.concat(parts, axis=1)  # (n, N)
+
+
+def _times_quantised(x: Array, w: Quantised) -> Array:
+    """x (values · scale): the scale can be multiplied by the small matrices x or y instead of w."""
+    xp = namespace(x)
+    scale = xp.astype(w.scale, x.dtype)
+    if scale.shape[0] == 1:  # (1, N), one for each column of y
+        return _product(x, w.values) * scale
+
+    # (M, 1), one for each column of x
+    return _product(x * scale.mT, w.values)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array
+from minimha_autograd.operation import Wanted
 
 from .. import masks
 from ..attention import Arguments
@@ -34,7 +35,7 @@ def multi_head_attention(
     num_heads: int,
     num_kv_heads: int | None = None,
     mask: masks.Mask | Array | None = None,
-    wanted: tuple[bool, ...],
+    wanted: Wanted,
 ) -> tuple[tuple[Array, Array], Pullback]:
     """The values (out, weights) of attention in H heads, and the pullback to all eleven arrays.
 
@@ -60,7 +61,10 @@ def multi_head_attention(
             f"num_heads = {num_heads} and num_kv_heads = {groups} must divide the columns {widths} "
             "of w_q, w_k, w_v"
         )
-    to_q, to_k, to_v = ((wanted[n], wanted[3 + n], wanted[7 + n]) for n in range(3))
+    to_q = project_in.wanted(wanted.query, wanted.w_q, wanted.b_q)
+    to_k = project_in.wanted(wanted.key, wanted.w_k, wanted.b_k)
+    to_v = project_in.wanted(wanted.value, wanted.w_v, wanted.b_v)
+    to_out = project_out.wanted(True, wanted.w_o, wanted.b_o)
     q, pull_q = project_in.function(query, w_q, b_q, num_heads=num_heads, wanted=to_q)
     k, pull_k = project_in.function(key, w_k, b_k, num_heads=groups, wanted=to_k)
     v, pull_v = project_in.function(value, w_v, b_v, num_heads=groups, wanted=to_v)
@@ -68,7 +72,7 @@ def multi_head_attention(
     seen = None if mask is None else typed(mask, (*q.shape[:-1], k.shape[-2]))
     to_attention = any(to_q), any(to_k), any(to_v), False, False, False, False
     (heads, weights, _), pull_attention = attention(Arguments(q, k, v, mask=seen), to_attention)
-    out, pull_o = project_out.function(heads, w_o, b_o, wanted=(True, wanted[6], wanted[10]))
+    out, pull_o = project_out.function(heads, w_o, b_o, wanted=to_out)
 
     def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
         dheads, dw_o, db_o = (None,) * 3 if dout is None else pull_o(dout)

@@ -6,10 +6,13 @@ swapped to (…, H, T, D). A reshape straight to (…, H, T, D) would mix time w
 
 from __future__ import annotations
 
+from typing import Any
+
 from minimha_autograd import Pullback, half, operation
 from minimha_autograd.backend import Array, namespace
+from minimha_autograd.operation import Wanted
 
-from ..functional.linear import linear_maps
+from ..functional.linear import WantedOfMaps, linear_maps
 
 
 def split_heads(x: Array, num_heads: int) -> Array:
@@ -22,36 +25,55 @@ def split_heads(x: Array, num_heads: int) -> Array:
             f"H = {num_heads} heads need (…, T, H·D), at least two axes, not {tuple(x.shape)}"
         )
     xp = namespace(x)
-    x = xp.reshape(x, (*x.shape[:-1], num_heads, x.shape[-1] // num_heads))  # (…, T, H, D)
-    return _swap(x)
+    head_dim = x.shape[-1] // num_heads
+    x = xp.reshape(x, (*x.shape[:-1], num_heads, head_dim))  # (…, T, H, D)
+    return _swap(x)  # (…, H, T, D)
 
 
 def merge_heads(x: Array) -> Array:
     """(…, H, T, D) -> (…, T, H·D) for an array: the inverse of `split_heads`."""
+    xp = namespace(x)
     x = _swap(x)  # (…, T, H, D)
-    return namespace(x).reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+    num_heads, head_dim = x.shape[-2:]
+    return xp.reshape(x, (*x.shape[:-2], num_heads * head_dim))  # (…, T, H·D)
 
 
 def of_roles(x: Array, h: int, g: int, d: int) -> tuple[Array, Array, Array]:
     """The columns of Q, of K and of V in x (…, (H + G)·D + G·Dv)."""
-    return x[..., : h * d], x[..., h * d : (h + g) * d], x[..., (h + g) * d :]
+    end_q = h * d
+    end_k = end_q + g * d
+    q = x[..., :end_q]  # (…, H·D)
+    k = x[..., end_q:end_k]  # (…, G·D)
+    v = x[..., end_k:]  # (…, G·Dv)
+    return q, k, v
 
 
 def _swap(x: Array) -> Array:
+    """(…, A, B, D) -> (…, B, A, D)"""
     n = x.ndim
     return namespace(x).permute_dims(x, (*range(n - 3), n - 2, n - 3, n - 1))
 
 
 @operation(narrow=("w",), native=half.on_device)
 def project_in(
-    x: Array, w: Array, b: Array | None = None, *, num_heads: int, wanted: tuple[bool, ...]
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    num_heads: int,
+    wanted: Wanted,
 ) -> tuple[Array, Pullback]:
     """y = split_heads(x w + b).   The gradients are those of `linear`, of merge_heads(dy).
 
     x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D).
     """
-    (y,), pull = linear_maps(x, (w,), (b,), wanted=wanted)
-    return split_heads(y, num_heads), lambda dy: pull(merge_heads(dy))
+    groups = WantedOfMaps(wanted.x, (wanted.w,), (wanted.b,))
+    (y,), pull = linear_maps(x, (w,), (b,), wanted=groups)  # (…, T, H·D)
+
+    def pullback(dy: Array) -> tuple[Array | None, ...]:
+        return pull(merge_heads(dy))
+
+    return split_heads(y, num_heads), pullback
 
 
 @operation(narrow=("w_q", "w_k", "w_v"), native=half.on_device)
@@ -66,7 +88,7 @@ def project_self(
     *,
     num_heads: int,
     num_kv_heads: int,
-    wanted: tuple[bool, ...],
+    wanted: Wanted,
 ) -> tuple[tuple[Array, Array, Array], Pullback]:
     """The values (Q, K, V) of self-attention: `project_in` of one x for each role.
 
@@ -75,14 +97,31 @@ def project_self(
     x (…, T, M), w_q (M, H·D), w_k (M, G·D), w_v (M, G·Dv), biases (columns of w,); Q (…, H, T, D),
     K (…, G, T, D), V (…, G, T, Dv).
     """
-    ys, pull = linear_maps(x, (w_q, w_k, w_v), (b_q, b_k, b_v), wanted=wanted)
-    counts = num_heads, num_kv_heads, num_kv_heads
-    q, k, v = (split_heads(y, n) for y, n in zip(ys, counts, strict=True))
+    groups = WantedOfMaps(
+        wanted.x,
+        (wanted.w_q, wanted.w_k, wanted.w_v),
+        (wanted.b_q, wanted.b_k, wanted.b_v),
+    )
+    ws = w_q, w_k, w_v
+    bs = b_q, b_k, b_v
+    (q, k, v), pull = linear_maps(x, ws, bs, wanted=groups)
+    heads = (
+        split_heads(q, num_heads),  # (…, H, T, D)
+        split_heads(k, num_kv_heads),  # (…, G, T, D)
+        split_heads(v, num_kv_heads),  # (…, G, T, Dv)
+    )
 
     def pullback(*dheads: Array | None) -> tuple[Array | None, ...]:
-        return pull(*(None if dhead is None else merge_heads(dhead) for dhead in dheads))
+        return pull(*map(_merged_if_given, dheads))
 
-    return (q, k, v), pullback
+    return heads, pullback
+
+
+def _merged_if_given(dheads: Array | None) -> Array | None:
+    """merge_heads; None if no gradient flows back to this role."""
+    if dheads is None:
+        return None
+    return merge_heads(dheads)
 
 
 @operation(narrow=("w",), native=half.on_device)
@@ -94,7 +133,7 @@ def project_fused(
     num_heads: int,
     num_kv_heads: int,
     head_dim: int,
-    wanted: tuple[bool, ...],
+    wanted: Wanted,
 ) -> tuple[tuple[Array, Array, Array], Pullback]:
     """The values (Q, K, V) = x w + b, cut into roles and then into heads.
 
@@ -103,44 +142,63 @@ def project_fused(
     x (…, T, M), w (M, (H + G)·D + G·Dv), b of as many columns; Q (…, H, T, D), K (…, G, T, D),
     V (…, G, T, Dv).
     """
-    (y,), pull = linear_maps(x, (w,), (b,), wanted=wanted)
-    parts = of_roles(y, num_heads, num_kv_heads, head_dim)
-    counts = num_heads, num_kv_heads, num_kv_heads
-    q, k, v = (split_heads(part, n) for part, n in zip(parts, counts, strict=True))
-    xp, shapes = namespace(y), [part.shape for part in parts]
+    groups = WantedOfMaps(wanted.x, (wanted.w,), (wanted.b,))
+    (y,), pull = linear_maps(x, (w,), (b,), wanted=groups)  # (…, T, (H + G)·D + G·Dv)
+    q, k, v = of_roles(y, num_heads, num_kv_heads, head_dim)
+    shapes = q.shape, k.shape, v.shape
+    heads = (
+        split_heads(q, num_heads),  # (…, H, T, D)
+        split_heads(k, num_kv_heads),  # (…, G, T, D)
+        split_heads(v, num_kv_heads),  # (…, G, T, Dv)
+    )
 
     def pullback(*dheads: Array | None) -> tuple[Array | None, ...]:
-        like = next(dhead for dhead in dheads if dhead is not None)
-        dy = xp.concat(
-            [
-                xp.zeros(shape, dtype=like.dtype, device=like.device)
-                if dhead is None
-                else merge_heads(dhead)
-                for dhead, shape in zip(dheads, shapes, strict=True)
-            ],
-            axis=-1,
-        )
-        return pull(dy)
+        return pull(_side_by_side(dheads, shapes))
 
-    return (q, k, v), pullback
+    return heads, pullback
+
+
+def _side_by_side(dheads: tuple[Array | None, ...], shapes: tuple[Any, ...]) -> Array:
+    """The merged dQ, dK and dV as columns of one array, (…, T, (H + G)·D + G·Dv).
+
+    shapes  of the three parts, since the columns of a role without a gradient are zeros
+    """
+    like = next(dhead for dhead in dheads if dhead is not None)
+    xp = namespace(like)
+    columns = []
+    for dhead, shape in zip(dheads, shapes, strict=True):
+        if dhead is None:
+            part = xp.zeros(shape, dtype=like.dtype, device=like.device)
+        else:
+            part = merge_heads(dhead)
+        columns.append(part)
+    return xp.concat(columns, axis=-1)
 
 
 @operation(narrow=("w",), native=half.on_device)
 def project_out(
-    x: Array, w: Array, b: Array | None = None, *, wanted: tuple[bool, ...]
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    wanted: Wanted,
 ) -> tuple[Array, Pullback]:
     """y = merge_heads(x) w + b.   dx = split_heads(dy wᵀ).
 
     x (…, H, T, D), w (H·D, M), b (M,), y (…, T, M).
     """
-    merged = merge_heads(x)
+    merged = merge_heads(x)  # (…, T, H·D)
     if w.shape[:1] != merged.shape[-1:]:
         raise ValueError(f"w needs H·D = {merged.shape[-1]} rows, one for each column of all heads")
-    (y,), pull = linear_maps(merged, (w,), (b,), wanted=wanted)
+    groups = WantedOfMaps(wanted.x, (wanted.w,), (wanted.b,))
+    (y,), pull = linear_maps(merged, (w,), (b,), wanted=groups)
     num_heads = x.shape[-3]
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        dmerged, dw, db = pull(dy)
-        return None if dmerged is None else split_heads(dmerged, num_heads), dw, db
+        dmerged, dw, db = pull(dy)  # (…, T, H·D), (H·D, M), (M,)
+        dx = None
+        if dmerged is not None:
+            dx = split_heads(dmerged, num_heads)  # (…, H, T, D)
+        return dx, dw, db
 
     return y, pullback

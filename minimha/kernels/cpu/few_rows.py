@@ -22,7 +22,7 @@ from numba import types
 from numba.extending import overload
 
 from ...functional import Quantised
-from ...functional.linear import has_few_rows
+from ...functional.linear import WantedOfMaps, has_few_rows
 from .arrays import Array, are_floats, as_rows, in_chunks
 from .jit import kernel, reduction, widest_vectors
 from .parallel import share
@@ -32,11 +32,13 @@ _BLOCK = 128
 
 
 def linear_maps(
-    x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], wanted: tuple[bool, ...]
+    x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], wanted: WantedOfMaps
 ) -> list[Array] | None:
     """The values of `functional.linear_maps`, if no gradients are wanted and x has few rows, of
     float32."""
-    if any(wanted) or not are_floats(x, *[b for b in bs if b is not None]):
+    if wanted.x or any(wanted.ws) or any(wanted.bs):
+        return None
+    if not are_floats(x, *[b for b in bs if b is not None]):
         return None
     if x.dtype != np.float32 or x.ndim < 2 or not has_few_rows(x, ws[0]):
         return None

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...functional.implementations import batch_invariance, register
-from ...functional.linear import has_few_rows
+from ...functional.linear import WantedOfMaps, has_few_rows
 from .. import threads
 from . import few_rows, few_rows_in_order
 from .arrays import Array, are_floats, as_rows, contiguous, in_memory
@@ -48,14 +48,15 @@ blocks of rows or columns."""
 
 @register("linear_maps")
 def linear_maps(
-    x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
+    x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: WantedOfMaps
 ) -> Any:
     """As `functional.linear_maps`."""
     invariant = batch_invariance.get()
     if not invariant:
         few = few_rows.linear_maps(x, ws, bs, wanted)
         if few is not None:
-            return few, lambda *dys: (None,) * len(wanted)
+            number = 1 + 2 * len(ws)  # of gradients
+            return few, lambda *dys: (None,) * number
         if no_vectors():
             return None
     if not _supported(x, ws, bs):
@@ -70,13 +71,9 @@ def linear_maps(
         ys = [product(rows, w, bias=b, in_order=invariant) for w, b in maps]
     ys = [y.reshape(*shape[:-1], -1) for y in ys]
 
-    wants_x = wanted[0]
-    wants_ws = wanted[1 : 1 + len(ws)]
-    wants_bs = wanted[1 + len(ws) :]
-
     # The pullback keeps nothing alive that no gradient needs.
-    saved_ws = ws if wants_x else ()
-    saved_rows: Any = rows if any(wants_ws) else None
+    saved_ws = ws if wanted.x else ()
+    saved_rows: Any = rows if any(wanted.ws) else None
 
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
         dx: Array | None = None
@@ -86,13 +83,13 @@ def linear_maps(
             if given is None:
                 continue
             dy = as_rows(given)
-            if wants_x:
+            if wanted.x:
                 dx = product(dy, saved_ws[k].T, to=dx, in_order=invariant)
-            if wants_bs[k]:
+            if wanted.bs[k]:
                 dbs[k] = np.zeros(dy.shape[1], dy.dtype)
-            if wants_ws[k]:
+            if wanted.ws[k]:
                 dws[k] = product(saved_rows.T, dy, sums=dbs[k], in_order=invariant)
-            elif wants_bs[k]:
+            elif wanted.bs[k]:
                 _add_up(dy, dbs[k], CONTINUE if invariant else ADD)
         return None if dx is None else dx.reshape(shape), *dws, *dbs
 

@@ -23,6 +23,7 @@ from minimha_autograd import backend, half
 from minimha_autograd.backend import Array, namespace
 
 from ...functional.implementations import register
+from ...functional.linear import WantedOfMaps
 from . import cuda
 
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -33,7 +34,7 @@ _PARTS = np.dtype([("part", np.int64, (_MOST,)), ("columns", np.int64, (_MOST,))
 
 @register("linear_maps", library="cupy")
 def linear_maps(
-    x: Array, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: tuple[bool, ...]
+    x: Array, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: WantedOfMaps
 ) -> Any:
     """As `functional.linear_maps`, for up to four maps, either all of them with a bias or none."""
     count = len(ws)
@@ -65,9 +66,9 @@ def linear_maps(
     ys = [xp.reshape(y[:, first:last], (*shape[:-1], last - first)) for first, last in columns]
 
     # Free what no gradient needs.
-    saved_w = w if wanted[0] else None
-    saved_rows = rows if any(wanted[1 : 1 + count]) else None
-    wants_bs = any(wanted[1 + count :])
+    saved_w = w if wanted.x else None
+    saved_rows = rows if any(wanted.ws) else None
+    wants_bs = any(wanted.bs)
 
     def as_rows(dy: Array | None, width: int) -> Array:  # (n, width)
         if dy is None:

@@ -5,14 +5,14 @@ import pytest
 
 import minimha as mh
 from minimha import functional
-from minimha.functional.linear import linear_maps
+from minimha.functional.linear import WantedOfMaps, linear_maps
 from minimha.kernels import threads
 
 pytest.importorskip("numba")
 few_rows = pytest.importorskip("minimha.kernels.cpu.few_rows")
 
 SHAPES = [(1, 1, 1), (1, 33, 7), (3, 131, 37), (4, 1030, 259)]
-NOT_WANTED = (False,) * 3
+NOT_WANTED = WantedOfMaps(False, (False,), (False,))
 
 
 def matrix(rng, shape, dtype, transposed):
@@ -42,7 +42,8 @@ def test_products_agree_with_float64(shape, dtype, transposed, rng):
     ys = []
     for workers in (1, 2):
         with threads.limit(workers):
-            ys.append(few_rows.linear_maps(x, (w, w), (b, None), NOT_WANTED))
+            wanted = WantedOfMaps(False, (False, False), (False, False))
+            ys.append(few_rows.linear_maps(x, (w, w), (b, None), wanted))
     bound = (4 + np.sqrt(m)) * np.finfo("float32").eps * (abs(x) @ abs(wide) + abs(b))
     for y, one_thread, bias in zip(ys[1], ys[0], (b, 0), strict=True):
         assert (y.dtype, y.shape) == (np.float32, (1, r, n))
@@ -90,7 +91,7 @@ def test_what_the_kernel_does_not_compute_is_left_to_the_reference(wrong, rng):
     x = {"no rows": x[:0], "many rows": np.ones((7, 6), "float32")}.get(wrong, x)
     x = x.astype("float64") if wrong == "float64" else x
     w = {"no columns": w[:, :0], "strided": np.ones((6, 8), "float32")[:, ::2]}.get(wrong, w)
-    wanted = True, False, False
+    wanted = WantedOfMaps(True, (False,), (False,))
     assert (
         few_rows.linear_maps(x, (w,), (None,), wanted if wrong == "wanted" else NOT_WANTED) is None
     )

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 import minimha as mh
 from minimha import functional
-from minimha.functional.linear import linear_maps
+from minimha.functional.linear import WantedOfMaps, linear_maps
 from minimha.kernels import threads
 
 pytest.importorskip("numba")
 linear = pytest.importorskip("minimha.kernels.cpu.linear")
 pytestmark = pytest.mark.skipif(bool(linear.no_vectors()), reason=str(linear.no_vectors()))
 
+ALL_WANTED = WantedOfMaps(True, (True,), (True,))
 AROUND = [n + k for n in (12, 32, 64, 256, 384, 512, 768, 1024) for k in (-1, 0, 1)]
 SIZES = st.integers(1, 40) | st.sampled_from(AROUND)
 
@@ -94,7 +95,7 @@ def test_several_maps_of_one_input_agree_with_the_reference(missing, rng):
     dys = [rng.standard_normal((3, 9, n)) for n in widths]
     if missing is not None:
         dys[missing] = None
-    wanted = True, True, True, True, True, False, True
+    wanted = WantedOfMaps(True, (True, True, True), (True, False, True))
     results = []
     for maps in (linear.linear_maps, linear_maps):
         ys, pull = maps(x, ws, bs, wanted=wanted)
@@ -116,11 +117,12 @@ def test_rounding_errors_grow_slowly_with_the_depth(rng):
 def test_only_the_required_gradients_are_computed(rng):
     x, w, b = rng.standard_normal((3, 9, 5)), rng.standard_normal((5, 4)), rng.standard_normal(4)
     dy = rng.standard_normal((3, 9, 4))
-    every = linear.linear_maps(x, (w,), (b,), wanted=(True,) * 3)[1](dy)
+    every = linear.linear_maps(x, (w,), (b,), wanted=ALL_WANTED)[1](dy)
     for k in range(7):
-        wanted = tuple(bool(k >> n & 1) for n in range(3))
+        wants = [bool(k >> n & 1) for n in range(3)]
+        wanted = WantedOfMaps(wants[0], (wants[1],), (wants[2],))
         some = linear.linear_maps(x, (w,), (b,), wanted=wanted)[1](dy)
-        assert [dx is not None for dx in some] == list(wanted)
+        assert [dx is not None for dx in some] == wants
         for dx, known in zip(some, every, strict=True):
             if dx is not None:
                 np.testing.assert_allclose(dx, known, rtol=1e-12, atol=1e-12)
@@ -131,7 +133,7 @@ def test_only_the_required_gradients_are_computed(rng):
 )
 def test_shapes_without_a_kernel_fall_back_to_the_reference(x, w, rng):
     x, w, b = (rng.standard_normal(shape) for shape in (x, w, w[1:]))
-    assert linear.linear_maps(x, (w,), (b,), wanted=(True,) * 3) is None
+    assert linear.linear_maps(x, (w,), (b,), wanted=ALL_WANTED) is None
     with mh.implementation("microkernel"):
         y, pull = functional.linear.with_pullback(x, w, b)
         np.testing.assert_allclose(y, x @ w + b, rtol=1e-12)

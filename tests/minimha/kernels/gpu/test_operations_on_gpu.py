@@ -15,7 +15,7 @@ import pytest
 
 import minimha as mh
 from minimha import functional
-from minimha.functional.linear import linear_maps
+from minimha.functional.linear import WantedOfMaps, linear_maps
 from minimha.functional.rope import Llama3
 from minimha.kernels import shared
 from minimha.kernels.gpu import cuda, embedding, norms, sums
@@ -236,7 +236,7 @@ class LinearMaps:
     @staticmethod
     def with_pullback(x, *parts, count):
         ws, bs = parts[:count], parts[count:] or (None,) * count
-        wanted = (True,) * (1 + count) + tuple(b is not None for b in bs)
+        wanted = WantedOfMaps(True, (True,) * count, tuple(b is not None for b in bs))
         values, pullback = linear_maps(x, ws, bs, wanted=wanted)
         return tuple(values), pullback
 
@@ -342,7 +342,8 @@ def test_in_16_bits_norms_are_converted_while_embeddings_and_linear_maps_use_no_
         x, w = (xp.asarray(rng.random((4, 3)).astype("float16")) for _ in range(2))
         launches.clear()
         functional.embedding(x, xp.asarray(np.array([1, 2])))
-        linear_maps(x, (w.mT, w.mT), (None, None), wanted=(True,) * 5)
+        wanted = WantedOfMaps(True, (True, True), (False, False))
+        linear_maps(x, (w.mT, w.mT), (None, None), wanted=wanted)
         assert not set(launches) & {"embedding", "side_by_side"}
         functional.layer_norm(x, xp.ones(3, dtype=xp.float16))
         assert launches["normalise"] == 1
