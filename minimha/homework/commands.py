@@ -45,9 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tasks": {"type": Path, "metavar": "FILE", "help": "a file with tasks of your own"},
         "--tasks": {"type": Path, "metavar": "FILE", "help": "more tasks, from your teacher"},
     }  # fmt: skip
+    with_own_arguments = {
+        "export": package, "grade": grading, "release": release, "ci": ci, "questions": questions,
+        "jplag": jplag,
+    }  # fmt: skip
     commands = parser.add_subparsers(metavar="COMMAND")
     parser.set_defaults(run=functools.partial(_explain, parser), command=parser)
-    for name, run, taken, text in (
+    for name, function, taken, text in (
         ("list", _list, ["--from"], "list all tasks, with their difficulty and your progress"),
         ("start", _start, ["name", "--into", "--agents"], "write a file for you to fill in"),
         ("check", _check, ["name", "--from"],
@@ -55,23 +59,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("hint", _hint, ["name", "--from", "--all"], "show a hint for a task, one more each time"),
         ("progress", _progress, ["--from"],
          "show what you have done in each chapter, without running your code"),
-        ("export", package.run, ["--from"], "write your functions as a package of your own"),
+        ("export", package.export_package, ["--from"],
+         "write your functions as a package of your own"),
         ("key", _key, ["name"], "print the solution of a task, or of all tasks"),
         ("test", _test, ["tasks"], "for teachers: test tasks of your own"),
-        ("grade", grading.run, [], "for teachers: grade submissions"),
-        ("release", release.run, [], "for teachers: write what students get, without solutions"),
-        ("ci", ci.run, [], "for teachers: let GitHub, GitLab or Gradescope grade"),
-        ("questions", questions.run, [],
+        ("grade", grading.grade_submissions, [], "for teachers: grade submissions"),
+        ("release", release.write_release, [],
+         "for teachers: write what students get, without solutions"),
+        ("ci", ci.write_ci_files, [], "for teachers: let GitHub, GitLab or Gradescope grade"),
+        ("questions", questions.print_questions, [],
          "for teachers: print questions about a student's own functions, for an oral exam"),
-        ("jplag", jplag.run, [], "for teachers: arrange submissions for JPlag, which finds copies"),
+        ("jplag", jplag.write_jplag_folders, [],
+         "for teachers: arrange submissions for JPlag, which finds copies"),
     ):  # fmt: skip
         command = commands.add_parser(name, help=text, description=text)
         for argument in taken if "tasks" in taken else [*taken, "--tasks"]:
             command.add_argument(argument, **arguments[argument])
-        for room in (ci, grading, jplag, package, questions, release):
-            if run is room.run:
-                room.add_arguments(command)
-        command.set_defaults(run=functools.partial(_run, run), command=command)
+        if name in with_own_arguments:
+            with_own_arguments[name].add_arguments(command)
+        command.set_defaults(run=functools.partial(_reporting_errors, function), command=command)
 
 
 def _explain(parser: argparse.ArgumentParser, _: Any) -> int:
@@ -79,14 +85,14 @@ def _explain(parser: argparse.ArgumentParser, _: Any) -> int:
     return 2
 
 
-def _run(run: Callable[[Any], int], options: Any) -> int:
+def _reporting_errors(function: Callable[[Any], int], options: Any) -> int:
     """Run a subcommand; print an error as one message."""
     try:
         if options.tasks:
             own = load_tasks(options.tasks)
-            if run in (_test, grading.run, release.run, ci.run):
+            if function in _REFUSING:
                 refuse(options.tasks, own)
-        return run(options)
+        return function(options)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -161,7 +167,7 @@ def _check(options: Any) -> int:
     def report(verdict: Verdict, printed: str) -> None:
         _report(verdict, printed, files[verdict.task], options)
 
-    outcomes = checking.run({name: files[name]} if name else files, report)
+    outcomes = checking.check_files({name: files[name]} if name else files, report)
     for task, outcome in outcomes.items():
         progress_file.add(options.place, task, file=files[task], outcome=outcome)
     for path in dict.fromkeys(files[x] for x, outcome in outcomes.items() if outcome == PASSED):
@@ -233,3 +239,7 @@ def _key(options: Any) -> int:
     tasks = [task_named(options.name)] if options.name else list(course().values())
     print("\n\n".join(student_files.stub(task, solved=True) for task in tasks), end="")
     return 0
+
+
+_REFUSING = _test, grading.grade_submissions, release.write_release, ci.write_ci_files
+"""The commands that refuse a teacher's file with tasks that contradict themselves."""

@@ -23,7 +23,7 @@ from .error_messages import file_of
 from .nested import agree
 
 
-class Mistake(NamedTuple):
+class Patch(NamedTuple):
     """A usual mistake: `new` in place of `old` in the solution makes it, and `text` names it."""
 
     old: str
@@ -37,7 +37,7 @@ class Mistake(NamedTuple):
         return solution.replace(self.old, self.new)
 
 
-def patches(text: str) -> list[Mistake]:
+def patches(text: str) -> list[Patch]:
     """The mistakes in a text of patches.
 
         - query.shape[-1] ** 0.5
@@ -49,12 +49,12 @@ def patches(text: str) -> list[Mistake]:
     A line with + replaces the lines with − above it, or the same as the one before. The text below
     names the mistake, and so do patches above it without a text of their own.
     """
-    found, unnamed, old = list[Mistake](), list[tuple[str, str]](), ""
+    found, unnamed, old = list[Patch](), list[tuple[str, str]](), ""
     for removed, added, said in PATCH.findall(text):
         old = _lines(removed) or old
         unnamed.append((old, _lines(added)))
         if said:
-            found += [Mistake(*edit, " ".join(said.split())) for edit in unnamed]
+            found += [Patch(*edit, " ".join(said.split())) for edit in unnamed]
             unnamed = []
     return found
 
@@ -97,7 +97,7 @@ class _Dot(ast.NodeTransformer):
 
 
 def text_of_mistake(
-    mistakes: Iterable[Mistake], solution: str, name: str, calls: list[Call],
+    mistakes: Iterable[Patch], solution: str, name: str, calls: list[Call],
     comes_here: Callable[[Callable[..., Any]], bool] = lambda function: True,
 ) -> str:  # fmt: skip
     """The text of the first mistake with which the solution repeats all calls, or "".

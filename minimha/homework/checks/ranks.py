@@ -91,12 +91,12 @@ def _alone(
                 waiting.append(error)
                 raise RuntimeError("another rank's turn") from None
 
-        def run(function: Callable[..., Any], size: int) -> list[Any]:
+        def run_this_rank(function: Callable[..., Any], size: int) -> list[Any]:
             if size != ranks:
                 raise RuntimeError(f"{size} ranks were started, not {ranks}")
             return [function(rank, ranks, post, take)] * ranks
 
-        threads.instead = run
+        threads.instead = run_this_rank
         try:
             result = program(world, rank)
         except Exception:

@@ -40,7 +40,7 @@ from . import replay
 from .calls import Call, calls_recorded, changed_in_place
 from .error_messages import error_message, file_of, line_of
 from .forward_calls import limited
-from .mistakes import Mistake, text_of_mistake
+from .mistakes import Patch, text_of_mistake
 from .solutions import solved as with_solution
 from .solutions import stubbed
 from .verdicts import FAILED, PASSED, TO_DO, Check, Verdict
@@ -67,7 +67,7 @@ class Task:
         self.answer = solution  # what a call of the task calls: in a release, a replay
         self.chapter, self.difficulty, self.minutes = chapter, difficulty, minutes
         self.checks: list[Check] = []
-        self.mistakes: list[Mistake] = []
+        self.mistakes: list[Patch] = []
         functools.update_wrapper(self, solution)
         self.name = solution.__name__
 
@@ -108,7 +108,7 @@ class Task:
     def mistake(self, old: str, new: str, text: str) -> None:
         """Add a usual mistake: the solution with `new` in place of `old`, which it contains once.
         A student reads the text if the function fails a check and returns the same as this."""
-        self.mistakes.append(Mistake(old, new, text))
+        self.mistakes.append(Patch(old, new, text))
 
     def code(self, *, solved: bool = False) -> str:
         """The functions that the student gets, or with `solved` the answer; without imports."""

@@ -20,7 +20,9 @@ from . import student_files
 from .answers import imports, modules, packages, source
 
 
-def run(files: Mapping[str, Path], report: Callable[[Verdict, str], None]) -> dict[str, str]:
+def check_files(
+    files: Mapping[str, Path], report: Callable[[Verdict, str], None]
+) -> dict[str, str]:
     """Check the tasks in these files, up to the first task that fails.
 
     report(verdict, printed) is called for each check of a task up to the first that does not pass,

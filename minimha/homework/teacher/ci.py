@@ -116,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_only(parser)
 
 
-def run(options: Any) -> int:
+def write_ci_files(options: Any) -> int:
     """Write the files into the current folder, for Gradescope with the wheel for grading.
 
     Raises ValueError if it is unclear how to install minimha, FileExistsError rather than overwrite

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..checks import replay
 from ..checks.calls import Call, calls_recorded
-from ..checks.mistakes import Mistake, defined
+from ..checks.mistakes import Patch, defined
 from ..checks.task import Task
 from ..checks.verdicts import FAILED, PASSED, TO_DO, Check, Verdict
 from ..student import student_files
@@ -59,7 +59,7 @@ def in_task(task: Task) -> Iterator[str]:
             return
 
 
-def in_mistake(task: Task, mistake: Mistake) -> Iterator[str]:
+def in_mistake(task: Task, mistake: Patch) -> Iterator[str]:
     """The contradiction in a mistake that is declared for the task, if there is one: a check must
     find it, and the message must name it."""
     name = f"the mistake “{mistake.text.partition(chr(10))[0]}”"

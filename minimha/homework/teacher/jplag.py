@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_only(parser)
 
 
-def run(options: Any) -> int:
+def write_jplag_folders(options: Any) -> int:
     """Write DIR/submissions/STUDENT/TASK.py, also for answers in notebooks, and DIR/base/TASK.py,
     the code that all students were given.
 

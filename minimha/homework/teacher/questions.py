@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_only(parser)
 
 
-def run(options: Any) -> int:
+def print_questions(options: Any) -> int:
     """Print the questions. Raises ValueError if there is nothing to ask about, OSError for files
     that cannot be read."""
     if replay.results():

@@ -8,7 +8,7 @@ from answers import function
 
 from minimha import course, homework
 from minimha.homework.checks.calls import calls_recorded
-from minimha.homework.checks.mistakes import Mistake, patches, text_of_mistake
+from minimha.homework.checks.mistakes import Patch, patches, text_of_mistake
 from minimha.homework.checks.verdicts import FAILED
 from minimha.homework.teacher import contradictions
 
@@ -71,7 +71,7 @@ def test_a_mistake_says_what_is_wrong_and_then_what_to_do(task):
 
 def with_mistake(task, old, new):
     """The solution of a task with an edit."""
-    return function(task.name, Mistake(old, new, "").made_in(task.code(solved=True)))
+    return function(task.name, Patch(old, new, "").made_in(task.code(solved=True)))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_an_error_that_the_student_raises_is_not_taken_for_a_mistake():
 
 def test_errors_that_student_and_solution_raise_may_have_other_words():
     solution = "def f(x):\n    if x < 0:\n        raise ValueError('negative')\n    return 2 * x\n"
-    once = Mistake("return 2 * x", "return x", "the factor 2 is missing")
+    once = Patch("return 2 * x", "return x", "the factor 2 is missing")
     calls = []
     yours = calls_recorded(function("f", once.made_in(solution).replace("negative", "< 0")), calls)
     with pytest.raises(ValueError, match="< 0"):
@@ -132,7 +132,7 @@ def test_two_mistakes_at_once_are_not_named_as_one_of_them():
 
 def test_a_wrong_value_is_named_whatever_the_pullback_returns():
     solution = "def f(x):\n    return 2 * x, lambda dy: (2 * dy,)\n"
-    once = Mistake("return 2 * x", "return x", "the factor 2 is missing")
+    once = Patch("return 2 * x", "return x", "the factor 2 is missing")
     calls = []
     _, pullback = calls_recorded(lambda x: (x, lambda dy: (5 * dy,)), calls)(3.0)
     pullback(1.0)
@@ -161,7 +161,7 @@ def test_a_pullback_that_changes_an_array_in_place_is_refused(name):
 
 def test_a_mistake_that_does_not_fit_the_solution_is_an_error():
     with pytest.raises(ValueError, match="2 times, not once"):
-        Mistake("a", "b", "").made_in("a = a")
+        Patch("a", "b", "").made_in("a = a")
 
 
 def test_several_patches_share_the_text_below_them():
@@ -177,15 +177,15 @@ named
 by themselves
 """)
     assert found == [
-        Mistake("a", "b", "they are named"),
-        Mistake("c", "d\n    e", "they are named"),
-        Mistake("c", "f", "by themselves"),
+        Patch("a", "b", "they are named"),
+        Patch("c", "d\n    e", "they are named"),
+        Patch("c", "f", "by themselves"),
     ]
 
 
 def test_replayed_calls_use_the_recorded_results_of_tap():
     solution = 'def f(x, tap):\n    y = tap("y", 2 * x)\n    return y + 1\n'
-    ignored = Mistake('y = tap("y", 2 * x)', 'tap("y", 2 * x); y = 2 * x', "tap is ignored")
+    ignored = Patch('y = tap("y", 2 * x)', 'tap("y", 2 * x); y = 2 * x', "tap is ignored")
     names, calls = {}, []
     exec(ignored.made_in(solution), names)
     calls_recorded(names["f"], calls)(3.0, tap=lambda name, x: 10 * x)

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: Any) -> int:
+def export_package(options: Any) -> int:
     """Write the package. Raises ValueError for an unusable folder or if there is nothing to export,
     OSError if the package cannot be written."""
     folder, package = options.folder, options.folder.resolve().name

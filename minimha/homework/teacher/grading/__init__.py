@@ -4,7 +4,7 @@
 `worker`, the confined process that runs a submission, and talks to it through a `connection`.
 """
 
-from .grade import add_arguments, run
+from .grade import add_arguments, grade_submissions
 from .submissions import find
 
-__all__ = ["add_arguments", "find", "run"]
+__all__ = ["add_arguments", "find", "grade_submissions"]

@@ -21,7 +21,7 @@ from ...tasks.catalogue import course, load_tasks
 from .. import scores
 from ..chosen import add_only, chosen
 from ..scores import printable
-from . import journal, judge, kernel, submissions
+from . import journal, judge, submissions, system_calls
 from .process import Limits
 
 _LOOKED_UP = (
@@ -61,7 +61,7 @@ def _cores() -> int:
     return len(usable(0)) if usable else os.cpu_count() or 1
 
 
-def run(options: Any) -> int:
+def grade_submissions(options: Any) -> int:
     """Grade a folder and write the results. Returns 0 whatever the scores are.
 
     Raises ValueError for unusable options, and OSError for files that cannot be read or written.
@@ -80,7 +80,7 @@ def run(options: Any) -> int:
         raise ValueError("the students' edition grades only with --seed 0")
     if seed < 0 or options.jobs < 1:
         raise ValueError("--seed must not be negative, and --jobs must be at least 1")
-    if not kernel.protects():
+    if not system_calls.protects():
         sys.stderr.write(
             "warning: on this system a submission that attacks Python itself could change your\n"
             "files or end your processes: grade in a container, as docs/sandbox.md shows\n"

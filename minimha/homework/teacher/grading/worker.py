@@ -30,7 +30,7 @@ _KNOWN = """
 _REFUSED = "ctypes", "_ctypes", "ctypes._endian", "socket", "_socket", "signal"
 """What the process imports, but a submission may not."""
 _NESTED = "minimha.homework.checks.nested"
-_OUR_OWN = "connection", "kernel", _NESTED
+_OUR_OWN = "connection", "system_calls", _NESTED
 """Modules of the grader: a student may have some of these names."""
 _IN_PART = "minimha.kernels", "minimha.parallel"
 """Modules of which a submission has only some names."""
@@ -98,10 +98,10 @@ class OwnModules:
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Run a module's source."""
-        run(*self.sources[module.__name__], module)
+        execute(*self.sources[module.__name__], module)
 
 
-def run(file: str, source: bytes, module: types.ModuleType) -> None:
+def execute(file: str, source: bytes, module: types.ModuleType) -> None:
     """Run a source as this module. Errors quote its lines."""
     lines = source.decode(errors="replace").splitlines(keepends=True)
     linecache.cache[file] = len(source), None, lines, file
@@ -159,7 +159,7 @@ def serve(line: int) -> None:
     Names and modules arrive here, not in the process that starts all submissions: the next one
     could find them in its memory.
     """
-    import kernel  # type: ignore[import-not-found]
+    import system_calls  # type: ignore[import-not-found]
     from connection import Connection  # type: ignore[import-not-found]
 
     null = os.open(os.devnull, os.O_RDWR)
@@ -189,7 +189,7 @@ def serve(line: int) -> None:
     def load(source: Any) -> Any:
         module = sys.modules["_homework"] = types.ModuleType("_homework")
         del module.__spec__
-        run(file, bytes(source), module)
+        execute(file, bytes(source), module)
         if not callable(vars(module).get(name)):
             raise NameError(f"{file} defines no function {name}")
         return sys.modules["forward_calls"].limited(vars(module)[name])
@@ -208,7 +208,7 @@ def serve(line: int) -> None:
     ranks.instead = lambda *run: connection.call(connection.RUN, run, {})
     for module in ("random", "numpy.random"):  # the same random numbers in each run
         sys.modules[module].seed(0)
-    kernel.confine()
+    system_calls.confine()
     limit(request["megabytes"], request["seconds"])
     for module in _REFUSED:
         sys.modules[module] = None  # type: ignore[assignment]
@@ -252,7 +252,7 @@ def prepare() -> None:
     load_minimha()
     importlib.import_module("connection")
     del sys.modules["ctypes"]
-    for module in ("ctypes", "kernel", "resource"):
+    for module in ("ctypes", "resource", "system_calls"):
         importlib.import_module(module)
 
 

@@ -4,6 +4,6 @@
 grading, and `command` writes the folder with the wheel, files to fill in, and notebooks.
 """
 
-from .command import add_arguments, run
+from .command import add_arguments, write_release
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "write_release"]

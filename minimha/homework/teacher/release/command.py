@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: Any) -> int:
+def write_release(options: Any) -> int:
     """Write the folder. Raises ValueError for unusable options, OSError if it cannot be written."""
     if replay.results():
         raise ValueError("a release needs the teacher's copy of minimha, which has the solutions")

@@ -28,7 +28,7 @@ def write(tmp_path, monkeypatch):
     (tmp_path / RELEASED).touch()
     monkeypatch.chdir(tmp_path)
 
-    return lambda *arguments: ci.run(options(ci, *arguments))
+    return lambda *arguments: ci.write_ci_files(options(ci, *arguments))
 
 
 def scripts(workflow):
@@ -118,13 +118,13 @@ def test_unknown_tasks_are_refused(write):
     with pytest.raises(ValueError, match="no task or chapter is called 99"):
         write("github", "--only", "99")
     with pytest.raises(ValueError, match="the wheel of a release contains your own tasks"):
-        ci.run(argparse.Namespace(service="github", only=None, tasks=Path("own.py")))
+        ci.write_ci_files(argparse.Namespace(service="github", only=None, tasks=Path("own.py")))
 
 
 def test_gradescope_gets_a_wheel_with_solutions_and_tasks_of_the_teachers_own(write, tmp_path):
     options_ = options(ci, "gradescope", "--only", "05")
     options_.tasks = ROOT / "docs" / "own_tasks.py"
-    assert ci.run(options_) == 0
+    assert ci.write_ci_files(options_) == 0
     (path,) = tmp_path.glob("minimha-*+grading-py3-none-any.whl")
     assert Path("setup.sh").read_text().endswith(f" ./{path.name}\n")
     assert "--only 05" in Path("run_autograder").read_text()

@@ -9,7 +9,7 @@ from minimha.homework.teacher import jplag
 
 
 def run(*arguments):
-    return jplag.run(options(jplag, *arguments))
+    return jplag.write_jplag_folders(options(jplag, *arguments))
 
 
 def test_every_answer_is_a_file_and_stubs_are_the_base_code(tmp_path, capsys):

@@ -26,7 +26,7 @@ from minimha import homework
 from minimha.homework.checks.verdicts import FAILED
 from minimha.homework.student import student_files
 from minimha.homework.teacher.grading import grade as grading
-from minimha.homework.teacher.grading import kernel, process
+from minimha.homework.teacher.grading import process, system_calls
 from minimha.homework.teacher.grading.process import Limits
 
 ATTACKS = sorted(x for x in Path(__file__).with_name("attacks").iterdir() if x.name[0] not in "._")
@@ -66,7 +66,7 @@ def system(request):
             ).returncode:
                 pytest.skip("this kernel has no seccomp")
             patch.setattr(process, "_WORKER", file)
-            patch.setattr(kernel, "_has_filters", lambda: False)
+            patch.setattr(system_calls, "_has_filters", lambda: False)
         yield request.param == "this kernel"
         process._server.cache_clear()
 
@@ -109,7 +109,7 @@ def test_an_attack_earns_no_more_than_it_says_and_changes_no_file(path, system, 
     limits = Limits(2) if pace(path) == "endlessly" else Limits()
     run = grading.Run(tasks, None, secrets.randbits(32), limits)
     report = grading.grade(folder, run)
-    if kernel.protects():
+    if system_calls.protects():
         assert snapshot() == before
     earned = {student["student"]: student["points"] for student in report["students"]}
     bounds = {x.name: bound(x) for x in folder.iterdir() if x.is_dir()}

@@ -275,7 +275,7 @@ def test_functions_passed_by_one_check_are_gone_in_the_next():
 
 ALONE = """
 import os, runpy, sys, types
-sys.modules["kernel"] = types.SimpleNamespace(confine=lambda: None)
+sys.modules["system_calls"] = types.SimpleNamespace(confine=lambda: None)
 os.setuid = lambda number: None
 runpy.run_path({!r}, run_name="__main__")
 """

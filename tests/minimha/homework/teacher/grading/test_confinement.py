@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from graded import LIMITS, PACKAGE, called
 
-from minimha.homework.teacher.grading import kernel
+from minimha.homework.teacher.grading import system_calls
 from minimha.homework.teacher.grading.process import Submission
 
 CLEAN = """
@@ -170,7 +170,7 @@ def tried(victim):
 """
 
 
-@pytest.mark.skipif(not kernel._has_filters(), reason="needs seccomp")
+@pytest.mark.skipif(not system_calls._has_filters(), reason="needs seccomp")
 def test_linux_refuses_system_calls_after_the_process_overwrites_its_own_checks(tmp_path):
     (tmp_path / "victim").touch()
     tried = called(UNLOCKED, "tried", str(tmp_path / "victim"))

@@ -22,7 +22,7 @@ from minimha.homework.teacher.grading import judge, process, submissions
 
 
 def run(*arguments):
-    return grading.run(options(grading, "--jobs", 1, *arguments))
+    return grading.grade_submissions(options(grading, "--jobs", 1, *arguments))
 
 
 def snapshot(folder):

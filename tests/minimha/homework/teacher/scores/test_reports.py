@@ -31,7 +31,7 @@ def grade(tmp_path, monkeypatch):
             "--json", "--csv", "--feedback", "--gradebook", "gradebook.csv",
             "--teacher", "teacher.csv",
         ]  # fmt: skip
-        grading.run(options("monday", "--only", "softmax", *written, *arguments))
+        grading.grade_submissions(options("monday", "--only", "softmax", *written, *arguments))
         files = (path for path in tmp_path.rglob("[!.]*") if path.is_file())
         return {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in files}
 

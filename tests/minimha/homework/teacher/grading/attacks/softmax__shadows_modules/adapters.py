@@ -2,7 +2,7 @@
 # earns 0
 # Its own modules have the names of those that grade, beside files that other tools would run.
 import connection
-import kernel
+import system_calls
 import minimha
 import numpy
 

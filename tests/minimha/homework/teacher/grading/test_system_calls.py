@@ -11,12 +11,12 @@ import pytest
 from graded import RIGHT, options
 
 from minimha.homework.teacher.grading import grade as grading
-from minimha.homework.teacher.grading import kernel, process
+from minimha.homework.teacher.grading import process, system_calls
 
 TRIED = """
 import ctypes, fcntl, json, os, resource, socket, struct, sys
 sys.path.insert(0, {folder!r})
-import kernel
+import system_calls
 own, other = os.getpid(), int(sys.argv[2])
 one, _ = socket.socketpair()
 call = ctypes.CDLL(None, use_errno=True)
@@ -24,7 +24,7 @@ def failed(name, *arguments):
     if getattr(call, name)(*map(ctypes.c_long, arguments)) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 if sys.argv[1] == "confined":
-    kernel.confine()
+    system_calls.confine()
 found = []
 for act in (
     lambda: os.kill(own, 0),
@@ -60,10 +60,10 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.skipif(not kernel._has_filters(), reason="needs seccomp")
+@pytest.mark.skipif(not system_calls._has_filters(), reason="needs seccomp")
 def test_the_filter_refuses_other_processes_and_files_but_nothing_else(tmp_path):
     (tmp_path / "victim").write_text("of another")
-    folder = os.path.dirname(kernel.__file__)
+    folder = os.path.dirname(system_calls.__file__)
     code = TRIED.format(folder=folder, victim=str(tmp_path / "victim"))
 
     def tried(how):
@@ -88,15 +88,15 @@ def test_a_system_that_cannot_protect_files_gets_one_warning(
 ):
     for name in ("anna", "ben"):
         (tmp_path / f"{name}_scaled.py").write_text(RIGHT)
-    monkeypatch.setattr(kernel, "protects", lambda: protects)
-    grading.run(options(grading, tmp_path, "--jobs", 1))
+    monkeypatch.setattr(system_calls, "protects", lambda: protects)
+    grading.grade_submissions(options(grading, tmp_path, "--jobs", 1))
     assert capsys.readouterr().err.count("grade in a container") == (not protects)
 
 
 def test_names_and_modules_never_reach_the_process_that_starts_the_others(monkeypatch):
     sent, asked = [], process._asked
     monkeypatch.setattr(process, "_asked", lambda *x: sent.append(x[0]) or asked(*x))
-    own = {"kernel.py": b"def f(): return 1", "connection.py": b"from kernel import f"}
+    own = {"system_calls.py": b"def f(): return 1", "connection.py": b"from system_calls import f"}
     limits = process.Limits()
     with process.Submission(b"from connection import f", "f", limits, own) as submission:
         assert submission.function()() == 1
@@ -130,10 +130,10 @@ def test_the_numbers_are_those_of_the_system_calls_that_reach_others(machine):
         pytest.skip("needs Linux's headers")
     numbers = {n: int(k) for n, k in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header)}
     refused = set()
-    for part in " ".join(kernel._REFUSED[machine][1:3]).split():
+    for part in " ".join(system_calls._REFUSED[machine][1:3]).split():
         first, _, last = part.partition("-")
         refused |= {name for name, k in numbers.items() if int(first) <= k <= int(last or first)}
     assert not refused & set(NEEDED.split())
     assert not {x for x in DANGEROUS.split() if x in numbers} - refused
-    assert kernel._REFUSED[machine][3] == (numbers["fcntl"], numbers["ioctl"])
+    assert system_calls._REFUSED[machine][3] == (numbers["fcntl"], numbers["ioctl"])
     assert len(numbers) > 250
