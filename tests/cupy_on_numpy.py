@@ -666,7 +666,7 @@ def _forget():
     for remembered in vars(importlib.import_module("array_api_compat.common._helpers")).values():
         if hasattr(remembered, "cache_clear"):
             remembered.cache_clear()
-    backend.known.pop(ndarray, None)
+    backend.namespaces.pop(ndarray, None)
 
 
 @contextlib.contextmanager

@@ -42,15 +42,15 @@ device_sum: Callable[[Array, Any, bool], Array | None] | None = None
 """A faster `total` for arrays on a device: a function of x, axis and keepdims that returns the sum,
 or None to use the sum of the array's library. A package that has one may set it."""
 
-known: dict[type, Any] = {}
+namespaces: dict[type, Any] = {}
 """The namespaces of the array types seen so far: asking array-api-compat each time is slow."""
 
 
 def namespace(*arrays: Any) -> Any:
     """The array-API namespace of the first array among the arguments."""
     for y in arrays:
-        if type(y) in known:
-            return known[type(y)]
+        if type(y) in namespaces:
+            return namespaces[type(y)]
         if isinstance(y, np.generic):
             return namespace(np.asarray(y))
         if is_array(y):
@@ -60,7 +60,7 @@ def namespace(*arrays: Any) -> Any:
                 from array_api_compat import array_namespace  # loads much of NumPy: not at import
 
                 xp = array_namespace(y)
-            known[type(y)] = xp
+            namespaces[type(y)] = xp
             return xp
     raise TypeError(
         f"expected an array, got {', '.join(type(x).__name__ for x in arrays) or 'none'}"
@@ -96,7 +96,7 @@ def is_array(x: object) -> bool:
 
     Raises TypeError for NumPy's masked arrays and matrices.
     """
-    if type(x) in known:
+    if type(x) in namespaces:
         return True
     if isinstance(x, np.generic) or not hasattr(x, "__dlpack__"):
         return False

@@ -28,7 +28,7 @@ import inspect
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from numbers import Number
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from . import backend, debug, refusals
 from .half import of_wide, rounded, widened
@@ -58,6 +58,10 @@ class Operation(Protocol):
         self, *arrays: Any, wanted: tuple[bool, ...] | None = None, **settings: Any
     ) -> tuple[Any, Pullback]: ...
 
+
+Dtypes = tuple[Any, tuple[Any, ...]]
+"""The dtype of the floating-point arrays, None if there are none; then for each array its dtype if
+that has 16 bits, else None, and () if none has."""
 
 registry: dict[str, Operation] = {}
 """Every operation by its module and name. The tests require a record of each of ours."""
@@ -99,30 +103,57 @@ def operation(
     requirement and the arguments. The pullback raises TypeError unless it returns one gradient for
     each argument.
     """
+    options = Options(requirement, converts, settings, describes, narrow, native, selecting)
     if function is None:
-        return functools.partial(
-            operation, requirement=requirement, converts=converts, settings=settings,
-            describes=describes, narrow=narrow, native=native, selecting=selecting,
-        )  # fmt: skip
-    signature = Signature(
-        function, requirement, converts, settings, describes, narrow, native, selecting
-    )
+        return functools.partial(_lifted, options=options)
+    return _lifted(function, options)
+
+
+class Options(NamedTuple):
+    """How an operation treats its arguments: the arguments of `operation`, which explains them."""
+
+    requirement: Callable[..., str | None] | None
+    converts: bool
+    settings: tuple[str, ...]
+    describes: bool
+    narrow: tuple[str, ...]
+    native: Callable[..., bool] | None
+    selecting: tuple[str, ...]
+
+
+def _lifted(function: Callable[..., tuple[Any, Pullback]], options: Options) -> Any:
+    signature = Signature(function, options)
+    lifted: Any = functools.wraps(function)(_for_tensors(signature))
+    lifted.with_pullback = functools.wraps(function)(_for_arrays(signature))
+    lifted.function = function
+    lifted.wanted = signature.wanted
+    lifted.__signature__ = signature.shown
+
+    # A function that is defined again, as in a notebook, replaces the old one.
+    registry[f"{function.__module__}.{function.__name__}"] = lifted
+    return lifted
+
+
+def _for_tensors(signature: Signature) -> Callable[..., Any]:
+    """The operation, which records a node of the tape if a gradient is wanted."""
     name = signature.name
     arity = signature.arity
     call = signature.call
 
-    @functools.wraps(function)
     def lifted(*inputs: Any, **given: Any) -> Any:
+        # Fast path: most calls pass all the arrays by position and nothing else.
         if given or len(inputs) != arity:
             inputs, given = signature.bind(inputs, given)
-        open_blocks = modes.get()
+        open_blocks = modes.get()  # read once, since a context variable is slow
 
-        # The arrays, and for those whose gradient is wanted their edges and shapes.
-        variable = None
-        recorded = False
-        arrays, edges, shapes = [], [], []
+        variable = None  # one of the Tensors, if there are any
+        recorded = False  # whether any gradient is wanted
+        arrays = []
+        edges = []  # None for an array whose gradient is not wanted
+        shapes = []  # likewise
         for x in inputs:
-            edge = shape = None
+            edge = None
+            shape = None
             if isinstance(x, Variable):
                 variable = x
                 x = variable._data  # noqa: PLW2901
@@ -130,7 +161,8 @@ def operation(
                     edge = variable._edge
                     shape = x.shape
                     recorded = True
-            elif type(x) not in backend.known:
+            elif type(x) not in backend.namespaces:
+                # A scalar of NumPy would impose its dtype; Python's numbers do not.
                 x = backend.number(x)  # noqa: PLW2901
             arrays.append(x)
             edges.append(edge)
@@ -138,127 +170,137 @@ def operation(
 
         value, values, pullback, dtype, halves = call(arrays, edges, given, recorded)
 
-        # Values of Tensors are Tensors.
+        # Arrays give arrays. With a Tensor among them, all values are Tensors of one node.
         if variable is not None:
             node = None
             if recorded:
                 node = Node(signature, pullback, edges, shapes, dtype, len(values), halves)
             for k, y in enumerate(values):
                 values[k] = variable._made(y, node, k)
+
+                # Gradient checks follow what the operations make.
                 for see in open_blocks.watchers:
                     values[k] = see(name, values[k])
         return tuple(values) if type(value) is tuple else values[0]
 
-    @functools.wraps(function)
+    return lifted
+
+
+def _for_arrays(signature: Signature) -> Callable[..., tuple[Any, Pullback]]:
+    """The operation's `with_pullback`."""
+
     def with_pullback(
         *arrays: Any, wanted: tuple[bool, ...] | None = None, **given: Any
     ) -> tuple[Any, Pullback]:
         inputs, given = signature.bind(arrays, given)
         bound = [backend.number(x) for x in inputs]
         if wanted is None:
+            # Integers have no gradient, and neither have numbers or None.
             wanted = tuple(map(backend.is_floating, bound))
-        value, values, pullback, dtype, halves = call(bound, wanted, given, recorded=False)
+        called = signature.call(bound, wanted, given, recorded=False)
+        value, values, pullback, dtype, halves = called
         result = tuple(values) if type(value) is tuple else values[0]
 
         # Within no_grad, or of integers, there is nothing to guard.
         if not any(wanted):
             return result, lambda *_: (None,) * len(bound)
+
+        # A node without edges is off the tape, but undoes broadcasting and checks the gradients.
         shapes = [x.shape if want else None for x, want in zip(bound, wanted)]  # noqa: B905
         node = Node(signature, pullback, (), shapes, dtype, len(values), halves)
         return result, node.pullback
 
-    made: Any = lifted
-    made.with_pullback = with_pullback
-    made.function = function
-    made.wanted = signature.wanted
-    made.__signature__ = signature.shown
-    registry[f"{function.__module__}.{function.__name__}"] = made
-    return made
+    return with_pullback
 
 
+# Settings of these types need no conversion.
 _PLAIN = frozenset({bool, complex, float, int, type(None), str})
 _NUMBERS = frozenset({int, float, type(None)})
 
 
 class Signature:
-    """The function of an operation, with the names of its arrays (none if it takes any number of
-    them) and of its settings; whether it has the keyword `wanted`, and what makes it from booleans;
-    and the inspect.Signature shown to callers. The other arguments are those of `operation`."""
+    """The function of an operation, and what its parameters say.
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        requirement: Callable[..., str | None] | None,
-        converts: bool,
-        settings: tuple[str, ...],
-        describes: bool,
-        narrow: tuple[str, ...],
-        native: Callable[..., bool] | None,
-        selecting: tuple[str, ...],
-    ) -> None:
+    name      of the function
+    arrays    the names of its arrays; none if it takes any number of them
+    arity     how many these are
+    settings  the names of its settings
+    wanted    a function that makes `wanted`; None if the function has no such keyword
+    shown     the inspect.Signature for callers, without `wanted`
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
         parameters = list(inspect.signature(function).parameters.values())
-        self.name = function.__name__
-        self.takes_wanted = any(p.name == "wanted" for p in parameters)
+        takes_wanted = any(p.name == "wanted" for p in parameters)
         parameters = [p for p in parameters if p.name != "wanted"]
-        self.shown = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
-
         arrays = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+        self.name = function.__name__
         self.arrays = tuple(p.name for p in arrays)
         self.arity = len(arrays)
         self.settings = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        self._array_names = frozenset(self.arrays)
-        self._optional = {p.name for p in arrays if p.default is None}
-        self.wanted = _named_tuple(self.arrays) if self.arrays else _plain_tuple
+        self.wanted = None
+        if takes_wanted:
+            self.wanted = _maker_of_wanted(self.arrays)
+        self.shown = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
 
         self._function = function
-        self._requirement = requirement
-        self._converts = converts
-        self._not_arrays = settings
-        self._describes = describes
-        self._narrow = narrow
-        self._native = native
-        self._selecting = selecting
-        self._dtypes: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
+        self._options = options
+        self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)  # *arrays
+        self._array_names = frozenset(self.arrays)
+        self._optional = {p.name for p in arrays if p.default is None}  # b=None
+        self._dtypes: dict[Any, Dtypes] = {}  # by the types of the arrays
 
     def call(
-        self, arrays: list[Any], wanted: Any, settings: dict[str, Any], recorded: bool
+        self,
+        arrays: list[Any],
+        wanted: Sequence[Any],
+        settings: dict[str, Any],
+        recorded: bool,
     ) -> tuple[Any, list[Any], Pullback, Any, tuple[Any, ...]]:
-        """The value, the value as a list of arrays, the pullback, the dtype of its gradients, and
-        the 16-bit dtypes of the arguments, as in `Node`."""
-        if self.takes_wanted:
+        """Call the function: the value, the value as a list of arrays, the pullback, and `Dtypes`.
+
+        wanted    for each array anything that is true or false, such as an edge or None
+        recorded  whether a node of the tape will hold the pullback
+        """
+        options = self._options
+        if self.wanted is not None:
             settings["wanted"] = self.wanted(*map(bool, wanted))
 
-        # The dtypes are computed once for each combination of types.
-        kinds = tuple([(type(x), getattr(x, "dtype", None)) for x in arrays])
-        known = self._dtypes.get(kinds)
-        if known is None:
-            known = self._dtypes[kinds] = self._common_dtype(arrays)
-        dtype, halves = known
-        half = getattr(dtype, "itemsize", 0) == 2
+        # Comparing dtypes takes long, so it is done once for each combination of types.
+        types = tuple([(type(x), getattr(x, "dtype", None)) for x in arrays])
+        found = self._dtypes.get(types)
+        if found is None:
+            found = self._dtypes[types] = self._common_dtype(arrays)
+        dtype, halves = found
 
-        wide = half and not (self._native and self._native(*arrays))
+        # In 16 bits a sum soon stops growing: unless the function is native, it gets float32.
+        inputs = arrays
+        half = getattr(dtype, "itemsize", 0) == 2
+        in_float32 = half and not (options.native and options.native(*arrays))
+
+        # Functions leave most checks to the library; its errors are explained here.
         try:
-            inputs = self._widened(arrays) if wide else arrays
+            if in_float32:
+                inputs = self._widened(arrays)
             result = self._function(*inputs, **settings)
             if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
                 raise TypeError(
                     "an operation must return (value, pullback); pullback is a function"
                 )
             value, pullback = result
-            if wide:
+            if in_float32:
                 pullback = of_wide(pullback)
 
             if isinstance(value, list):
                 raise TypeError("it must return several values as a tuple, not as a list")
-            values = list(value) if type(value) is tuple else [value]
+            values = (
+                list(value) if type(value) is tuple else [value]
+            )  # replaced below and by lifted
             for k, y in enumerate(values):
-                if type(y) not in backend.known:
-                    y = values[k] = backend.asarray(y)  # noqa: PLW2901  NumPy makes scalars
-                if y.dtype != dtype:
-                    if half and not self._converts:
-                        y = values[k] = rounded(y, dtype)  # noqa: PLW2901
-                    refusals.check_dtype(y, None if self._converts else dtype, recorded)
+                # Fast path: most values are arrays of this dtype already.
+                if type(y) not in backend.namespaces or y.dtype != dtype:
+                    values[k] = self._as_array(y, dtype, recorded)
         except Exception as error:
             raise self._explained(error, arrays, settings) from error
 
@@ -266,30 +308,67 @@ class Signature:
             debug.check_values(self.name, self.labelled(arrays) | settings, values)
         return value, values, pullback, dtype, halves
 
+    def _as_array(self, y: Any, dtype: Any, recorded: bool) -> Any:
+        """A value as an array of the dtype of the arguments, unless the operation converts."""
+        if type(y) not in backend.namespaces:
+            y = backend.asarray(y)  # NumPy's sum over all axes is a scalar
+        if y.dtype == dtype:
+            return y
+        if self._options.converts:
+            refusals.check_dtype(y, None, recorded)
+            return y
+
+        # This is the only rounding of what was computed in float32.
+        if getattr(dtype, "itemsize", 0) == 2:
+            y = rounded(y, dtype)
+        refusals.check_dtype(y, dtype, recorded)
+        return y
+
     def _widened(self, arrays: list[Any]) -> list[Any]:
         """The arrays as float32, except those that may be narrow beside it."""
-        labelled = self.labelled(arrays).items()
-        return [x if name in self._narrow else widened(x) for name, x in labelled]
+        inputs = []
+        for name, x in self.labelled(arrays).items():
+            if name not in self._options.narrow:
+                x = widened(x)  # noqa: PLW2901
+            inputs.append(x)
+        return inputs
 
-    def _common_dtype(self, arrays: list[Any]) -> tuple[Any, tuple[Any, ...]]:
-        """The dtype of the floating-point arrays, and the 16-bit dtypes among theirs."""
+    def _common_dtype(self, arrays: list[Any]) -> Dtypes:
         alike = {}
         for name, x in self.labelled(arrays).items():
+            if name in self._options.settings:
+                continue
             itemsize = getattr(getattr(x, "dtype", None), "itemsize", 8)
-            differs = name in self._narrow and itemsize <= 2
-            if name not in self._not_arrays and not differs:
-                alike[name] = x
+            if name in self._options.narrow and itemsize <= 2:
+                continue  # such as weights of 8 bits, widened as they are used
+            alike[name] = x
         dtype = refusals.common_dtype(self.name, alike, self._optional)
-        halves = [x.dtype if backend.is_half(x) else None for x in arrays]
-        return dtype, tuple(halves) if any(map(backend.is_half, arrays)) else ()
+
+        halves: tuple[Any, ...] = ()
+        if any(map(backend.is_half, arrays)):
+            halves = tuple(x.dtype if backend.is_half(x) else None for x in arrays)
+        return dtype, halves
 
     def _explained(
-        self, error: Exception, arrays: list[Any], settings: dict[str, Any]
+        self,
+        error: Exception,
+        arrays: list[Any],
+        settings: dict[str, Any],
     ) -> Exception:
-        shown = {name: x for name, x in settings.items() if name != "wanted"}
-        required = self._requirement and functools.partial(self._requirement, *arrays, **shown)
-        numbers = {n: x for n, x in settings.items() if n in self._array_names and x is not None}
-        listed = self.labelled(arrays) | numbers if self._describes else {}
+        """The error with the name of the operation, its requirement and the arguments."""
+        # The requirement is looked at only if the error is one that it may explain.
+        required = None
+        if self._options.requirement is not None:
+            shown = {name: x for name, x in settings.items() if name != "wanted"}
+            required = functools.partial(self._options.requirement, *arrays, **shown)
+
+        listed = {}
+        if self._options.describes:
+            listed = self.labelled(arrays)
+            for name, x in settings.items():
+                # A number given by the name of an array; see `bind`.
+                if name in self._array_names and x is not None:
+                    listed[name] = x
         return refusals.explained(error, self.name, listed, required)
 
     def bind(self, inputs: Any, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -297,27 +376,48 @@ class Signature:
         None for a named array argument becomes a setting."""
         positional: tuple[Any, ...] = ()
         if not self._any_number:
-            inputs, positional = inputs[: self.arity], inputs[self.arity :]
+            positional = inputs[self.arity :]  # sum(x, 0)
+            inputs = inputs[: self.arity]
         elif inputs and isinstance(inputs[0], list | tuple):
-            inputs, positional = tuple(inputs[0]), inputs[1:]
+            positional = inputs[1:]  # concat([x, y], 0)
+            inputs = tuple(inputs[0])
+
         if positional:
-            by_place = dict(zip(self.settings, positional))  # noqa: B905  checked below
-            if len(by_place) < len(positional) or not settings.keys().isdisjoint(by_place):
-                number = len(inputs) + len(positional)
-                what = f"got {number} arguments by position: too many, or named as well"
-                raise TypeError(f"{self.name}{self.shown} {what}")
-            settings |= by_place
+            settings |= self._by_position(positional, settings, len(inputs))
         if not self._array_names.isdisjoint(settings):
-            absent = self.arrays[len(inputs) :]
-            while absent and isinstance(settings.get(absent[-1]), str | None | Number):
-                absent = absent[:-1]
-            inputs = (*inputs, *(settings.pop(name, None) for name in absent))
+            inputs = (*inputs, *self._by_name(settings, len(inputs)))
+
         for name, x in settings.items():
             # Fast path: most settings are numbers or tuples of numbers.
-            plain = type(x) in _PLAIN or (type(x) is tuple and _NUMBERS.issuperset(map(type, x)))
-            if not plain and name not in self._selecting:
-                settings = {**settings, name: self._setting(name, x)}
+            if type(x) in _PLAIN or name in self._options.selecting:
+                continue
+            if type(x) is tuple and _NUMBERS.issuperset(map(type, x)):
+                continue
+            settings = {**settings, name: self._setting(name, x)}
         return inputs, settings
+
+    def _by_position(
+        self,
+        positional: tuple[Any, ...],
+        settings: dict[str, Any],
+        number_before: int,
+    ) -> dict[str, Any]:
+        """The settings that follow so many arrays, by their names."""
+        found = dict(zip(self.settings, positional, strict=False))
+        too_many = len(found) < len(positional)
+        if too_many or not settings.keys().isdisjoint(found):
+            number = number_before + len(positional)
+            what = f"got {number} arguments by position: too many, or named as well"
+            raise TypeError(f"{self.name}{self.shown} {what}")
+        return found
+
+    def _by_name(self, settings: dict[str, Any], number_before: int) -> list[Any]:
+        """The arrays that follow so many others, taken out of the settings. At the end, what is no
+        array is left there: a number, or None."""
+        names = self.arrays[number_before:]
+        while names and isinstance(settings.get(names[-1]), str | None | Number):
+            names = names[:-1]
+        return [settings.pop(name, None) for name in names]
 
     def _setting(self, name: str, x: Any) -> Any:
         """A setting as an array or a Python number."""
@@ -325,8 +425,11 @@ class Signature:
             if x._edge is not None and not modes.get().no_grad:
                 raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
             x = x._data
-        # A mask may have no axes either, and stays an array.
-        return x if backend.is_boolean(x) else backend.setting(x)
+
+        # A mask without axes stays an array; other arrays without axes are numbers.
+        if backend.is_boolean(x):
+            return x
+        return backend.setting(x)
 
     def label(self, k: int) -> str:
         """The name of an array argument."""
@@ -337,15 +440,16 @@ class Signature:
         return {self.label(k): x for k, x in enumerate(arrays)}
 
 
-def _named_tuple(names: tuple[str, ...]) -> Callable[..., Wanted]:
-    """Makes named tuples of booleans with these fields, False where none is given."""
-    no = [False] * len(names)
-    fields: Any = namedtuple("Wanted", names, rename=True, defaults=no)  # type: ignore[misc]
+def _maker_of_wanted(names: tuple[str, ...]) -> Callable[..., Wanted]:
+    """A function that makes `wanted` from booleans, for the arrays of these names; it takes them by
+    position or by name, and those that are left out are False."""
+    if not names:
+        return lambda *booleans: booleans
+    left_out = [False] * len(names)
+
+    # Renamed, since a name with an underscore in front cannot be a field.
+    fields: Any = namedtuple("Wanted", names, rename=True, defaults=left_out)  # type: ignore[misc]
 
     # Looking up an equal one takes half as long as making it.
-    made: Callable[..., Wanted] = functools.cache(fields)
-    return made
-
-
-def _plain_tuple(*wants: bool) -> Wanted:
-    return wants
+    cached: Callable[..., Wanted] = functools.cache(fields)
+    return cached

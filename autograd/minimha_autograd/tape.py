@@ -141,7 +141,7 @@ class Node:
         for k, shape in enumerate(self.shapes):
             dx = None if shape is None else gradients[k]
             if dx is not None and (
-                type(dx) not in backend.known or dx.shape != shape or dx.dtype != self.dtype
+                type(dx) not in backend.namespaces or dx.shape != shape or dx.dtype != self.dtype
             ):
                 try:
                     dx = self._fitted(dx, shape)
@@ -219,7 +219,7 @@ def _as_dtype(dx: Array | None, dtype: Any) -> Array | None:
 
 def _sum(a: Array, b: Array, half: bool = False) -> Array:
     y = backend.add(widened(a), widened(b)) if half else backend.add(a, b)
-    return y if type(y) in backend.known else backend.asarray(y)  # NumPy makes scalars
+    return y if type(y) in backend.namespaces else backend.asarray(y)  # NumPy makes scalars
 
 
 def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:
@@ -291,7 +291,7 @@ def saved_arrays(pullback: Any) -> list[Array]:
             parts = (getattr(holder, "__func__", None), owner, attributes)
         for part in parts:
             kind = type(part)
-            if kind in backend.known:
+            if kind in backend.namespaces:
                 found.append(part)
             elif kind not in _WITHOUT_ARRAYS and id(part) not in seen:
                 seen.add(id(part))  # it may close over itself

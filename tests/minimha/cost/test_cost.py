@@ -117,7 +117,7 @@ def count(monkeypatch):
     """The counts of a function: (products by their flops, bytes)."""
     xp = mh.backend.namespace(np.zeros(1).view(Counted))
     asarray = mh.backend.asarray
-    monkeypatch.setitem(mh.backend.known, Counted, CountsCopies(xp))
+    monkeypatch.setitem(mh.backend.namespaces, Counted, CountsCopies(xp))
     monkeypatch.setattr(
         mh.backend, "asarray", lambda x: x if isinstance(x, Counted) else asarray(x)
     )
