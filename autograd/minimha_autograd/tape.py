@@ -29,7 +29,11 @@ argument, None for those that have none."""
 Edge = tuple["Node", int]
 """A node, and the number of one of its values."""
 
-_order = itertools.count(0, -1)
+Hooks = dict[object, tuple[int, Callable[[Array], Any]]]
+"""By a key: the number of a value, and a function of its gradient."""
+
+_order = itertools.count(0, -1)  # 0, −1, −2, … for nodes as they are made
+
 _accumulating = allocate_lock()  # threads may share a leaf
 
 
@@ -38,7 +42,8 @@ def _renew() -> None:
     _accumulating = allocate_lock()
 
 
-if hasattr(os, "register_at_fork"):  # a thread that a child lacks may hold the lock
+# A forked process lacks the thread that may hold the lock, and would wait forever.
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew)
 
 
@@ -47,7 +52,7 @@ class Variable:
 
     __slots__ = ("__weakref__", "_data", "_edge")
     _data: Array
-    _edge: Edge | None
+    _edge: Edge | None  # None if no gradient flows to it
     _made: Callable[[Array, Node | None, int], Any]  # value number k of a node, as a Tensor
 
 
@@ -97,17 +102,23 @@ class Node:
         self.halves = halves
         self.values = values
         self.order = next(_order)
-        self.lines = debug.calling_lines() if modes.get().detect_anomaly else ""
+        self.lines = ""
+        if modes.get().detect_anomaly:
+            self.lines = debug.calling_lines()
+
+        # Compared before the pullback runs: changed arrays would give wrong gradients silently.
         self.saved = saved_arrays(function)
         self.checksum = checksum(self.saved, self.lines != "")
+
+        # None until needed, since most nodes have neither.
         self.grads: list[Array | None] | None = None
-        self.hooks: dict[object, tuple[int, Callable[[Array], Any]]] | None = None
+        self.hooks: Hooks | None = None
 
     def pullback(self, *dys: Array | None) -> tuple[Array | None, ...]:
         """The gradients of the arguments, with broadcasting undone; None where none is wanted."""
         gradients = self.gradients(*dys)
         if not self.halves:
-            return gradients
+            return gradients  # none has 16 bits
         return tuple(map(_as_dtype, gradients, self.halves))
 
     def gradients(self, *dys: Array | None) -> tuple[Array | None, ...]:
@@ -118,18 +129,23 @@ class Node:
         one gradient for each argument, of its dtype and, but for broadcasting, its shape. Errors
         of the function itself get a note with the name of the operation.
         """
-        signature, function = self.signature, self.function or gone
+        signature = self.signature
+        function = self.function or gone
         if checksum(self.saved, self.lines != "") != self.checksum:
             raise RuntimeError(
                 f"{signature.name} saved an array for the backward pass, and it was changed in "
                 "place after the forward pass: call backward() before the change, or change a copy"
             )
         try:
-            gradients, number = function(*dys), max(signature.arity, len(self.shapes))
+            gradients = function(*dys)
         except Exception as error:
             backend.explain_memory(error)
             error.add_note(f"in the pullback of {signature.name if signature else 'a leaf'}")
             raise
+
+        # A forgotten comma, (dx) for (dx,), is common: without this check, the tape would take the
+        # rows of dx for gradients.
+        number = max(signature.arity, len(self.shapes))
         if type(gradients) is not tuple or len(gradients) != number:
             length = f" of {len(gradients)}" if isinstance(gradients, tuple) else ""
             raise TypeError(
@@ -137,9 +153,12 @@ class Node:
                 f"each of {', '.join(map(signature.label, range(number)))}, not a "
                 f"{type(gradients).__name__}{length}"
             )
+
         fitting: list[Array | None] = []
         for k, shape in enumerate(self.shapes):
-            dx = None if shape is None else gradients[k]
+            dx = None if shape is None else gradients[k]  # it may return more than is wanted
+
+            # Fast path: most gradients have the right type, shape and dtype already.
             if dx is not None and (
                 type(dx) not in backend.namespaces or dx.shape != shape or dx.dtype != self.dtype
             ):
@@ -149,18 +168,30 @@ class Node:
                     what = f"the pullback of {signature.name}, {signature.label(k)}"
                     raise type(error)(f"{what}: {error}") from None
             fitting.append(dx)
+
         if modes.get().detect_anomaly:
-            for k, dx in enumerate(fitting):
-                part = f"the backward of {signature.name}, in the gradient of {signature.label(k)}"
-                dx = _as_dtype(dx, self.halves[k]) if self.halves else dx  # noqa: PLW2901
-                debug.check_gradient(dx, f"first appeared in {part}", self.lines)
+            self._check(fitting)
         return tuple(fitting)
 
+    def _check(self, gradients: list[Array | None]) -> None:
+        """Raise FloatingPointError for a NaN or an infinity."""
+        for k, dx in enumerate(gradients):
+            if self.halves:
+                dx = _as_dtype(dx, self.halves[k])  # noqa: PLW2901  it may overflow only now
+            label = self.signature.label(k)
+            part = f"the backward of {self.signature.name}, in the gradient of {label}"
+            debug.check_gradient(dx, f"first appeared in {part}", self.lines)
+
     def _fitted(self, dx: Any, shape: Any) -> Array:
-        dx, dtype = backend.asarray(dx), self.dtype
+        """A gradient as an array, summed to this shape where broadcasting repeated the argument."""
+        dx = backend.asarray(dx)  # NumPy's sum over all axes is a scalar
+        dtype = self.dtype
+
+        # Wide until all parts have been added: sums of 16-bit numbers stop growing.
         if getattr(dtype, "itemsize", 0) == 2:
             dx = widened(dx)
             dtype = backend.namespace(dx).float32
+
         dx = backend.unbroadcast(dx, shape)
         if dx.dtype != dtype:
             raise TypeError(f"a gradient of {dx.dtype} for an argument of {self.dtype}")
@@ -173,14 +204,18 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
     This is a topological order: when a node is visited, all its gradients have arrived. Gradients
     of leaves change only after every pullback has run.
     """
-    results = []
+    results = []  # nodes whose gradients are to be kept
     halves: dict[int, Any] = {}  # 16-bit dtypes, by the order of nodes whose sums are wider
+
+    # The gradients of a node's values are None until something flows back to them.
     dys: list[Array | None] = [None] * root.values
     dys[k] = seed
     arrived = {root.order: (root, dys)}  # nodes by order, with the gradients of their values
     waiting = [root.order]  # a heap of the same orders
     while waiting:
         node, dys = arrived.pop(heappop(waiting))
+
+        # All parts have been added, so this is the only rounding.
         if halves and node.order in halves:
             dys = [_as_dtype(dy, halves[node.order]) for dy in dys]
         if node.hooks:
@@ -188,7 +223,8 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
         if node.function is None or retain:
             results.append((node, dys))
         if node.function is None:
-            continue
+            continue  # a leaf, where the graph ends
+
         gradients = node.gradients(*dys)
         dtypes = node.halves or itertools.repeat(None)
         for edge, dx, half in zip(node.edges, gradients, dtypes):  # noqa: B905  strict takes longer
@@ -198,12 +234,23 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
             if parent.order not in arrived:
                 arrived[parent.order] = parent, [None] * parent.values
                 heappush(waiting, parent.order)
-            sums = arrived[parent.order][1]
             if half is not None:
                 halves[parent.order] = half
-            sums[j] = dx if sums[j] is None else _sum(sums[j], dx, half is not None)
+
+            # The gradient of a value that is used several times is a sum.
+            sums = arrived[parent.order][1]
+            if sums[j] is None:
+                sums[j] = dx
+            else:
+                sums[j] = _sum(sums[j], dx, half is not None)
+
+        # Free what the pullback saved while the rest still runs.
         if not retain:
-            node.function, node.edges, node.saved, node.checksum = gone, (), [], 0
+            node.function = gone
+            node.edges = ()
+            node.saved = []
+            node.checksum = 0
+
     # Drop the last references, so that a leaf can keep its gradient without a copy.
     gradients = ()
     dx = None
@@ -218,28 +265,45 @@ def _as_dtype(dx: Array | None, dtype: Any) -> Array | None:
 
 
 def _sum(a: Array, b: Array, half: bool = False) -> Array:
-    y = backend.add(widened(a), widened(b)) if half else backend.add(a, b)
+    """a + b, in float32 for parts of a 16-bit gradient."""
+    if half:
+        a = widened(a)
+        b = widened(b)
+    y = backend.add(a, b)
     return y if type(y) in backend.namespaces else backend.asarray(y)  # NumPy makes scalars
 
 
 def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:
+    """Add the gradients to those of earlier calls."""
     with _accumulating:
         for node, dys in results:
-            grads = node.grads = node.grads or [None] * len(dys)
-            for k, old in enumerate(grads):
-                if dys[k] is not None:
-                    grads[k] = backend.owned(dys, k) if old is None else _sum(old, dys[k])
+            if node.grads is None:
+                node.grads = [None] * len(dys)
+            for k, old in enumerate(node.grads):
+                if dys[k] is None:
+                    continue
+                if old is None:
+                    node.grads[k] = backend.owned(dys, k)  # others may share the array
+                else:
+                    node.grads[k] = _sum(old, dys[k])
 
 
 def _call_hooks(node: Node, dys: list[Array | None]) -> None:
-    for k, hook in tuple((node.hooks or {}).values()):
+    """Replace gradients of a node's values by what its hooks return, unless that is None."""
+    hooks = tuple((node.hooks or {}).values())  # a hook may remove itself
+    for k, hook in hooks:
         dy = dys[k]
-        new = None if dy is None else hook(dy)
-        if new is not None:
-            dys[k] = new = rounded_like(backend.asarray(new), dy)
-            if backend.kind(new) != backend.kind(dy):
-                given, needed = backend.described(new), backend.described(dy)
-                raise ValueError(f"a hook returned {given} for a gradient that is {needed}")
+        if dy is None:
+            continue
+        new = hook(dy)
+        if new is None:
+            continue
+        new = rounded_like(backend.asarray(new), dy)
+        if backend.kind(new) != backend.kind(dy):
+            given = backend.described(new)
+            needed = backend.described(dy)
+            raise ValueError(f"a hook returned {given} for a gradient that is {needed}")
+        dys[k] = new
 
 
 def gone(*_: Array | None) -> tuple[Array | None, ...]:
@@ -251,6 +315,7 @@ def gone(*_: Array | None) -> tuple[Array | None, ...]:
     )
 
 
+# No array can be inside these, so the search below need not look there.
 _WITHOUT_ARRAYS = frozenset(
     {bool, int, float, complex, str, slice, type, type(None), EllipsisType, ModuleType}
 )
@@ -264,16 +329,18 @@ def saved_arrays(pullback: Any) -> list[Array]:
     attributes of callable objects and of the objects of methods.
     """
     found: list[Array] = []
-    seen, holders = set(), [pullback]
+    seen = set()  # by id, since a function may close over itself
+    holders = [pullback]
     while holders:
         holder = holders.pop()
         kind = type(holder)
-        parts: Any = ()
+        parts: Any = ()  # what the holder refers to
         if kind is FunctionType:
             cells = holder.__closure__ or ()
             try:
                 parts = [*map(_content, cells)]
-            except ValueError:  # this name was never assigned; others may be
+            except ValueError:
+                # The cell of a name that was never assigned is empty; the others are not.
                 parts = [_content(cell) for cell in cells if cell != CellType()]
             if holder.__defaults__ or holder.__kwdefaults__:
                 parts += [holder.__defaults__, holder.__kwdefaults__]
@@ -286,6 +353,7 @@ def saved_arrays(pullback: Any) -> list[Array]:
         elif backend.is_array(holder):
             found.append(holder)
         elif callable(holder):
+            # A method refers to a function and an object, a callable object to its attributes.
             owner = getattr(holder, "__self__", None)
             attributes = getattr(owner if kind is MethodType else holder, "__dict__", None)
             parts = (getattr(holder, "__func__", None), owner, attributes)
@@ -294,7 +362,7 @@ def saved_arrays(pullback: Any) -> list[Array]:
             if kind in backend.namespaces:
                 found.append(part)
             elif kind not in _WITHOUT_ARRAYS and id(part) not in seen:
-                seen.add(id(part))  # it may close over itself
+                seen.add(id(part))
                 holders.append(part)
     return found
 
@@ -308,15 +376,17 @@ def checksum(arrays: Sequence[Array], whole: bool = False) -> int:
     """
     total = 0
     for x in arrays:
-        total = 31 * total + hash(backend.sample(x, whole))
+        total = 31 * total + hash(backend.sample(x, whole))  # so the order counts, too
     return total
 
 
 def ancestors(root: Node) -> list[Node]:
     """Root and all nodes that it depends on, the newest first."""
-    found, unvisited = {root}, [root]
+    found = {root}
+    unvisited = [root]
     while unvisited:
-        parents = {edge[0] for edge in unvisited.pop().edges if edge is not None} - found
+        node = unvisited.pop()
+        parents = {edge[0] for edge in node.edges if edge is not None}
+        unvisited += parents - found
         found |= parents
-        unvisited += parents
     return sorted(found, key=lambda node: node.order)
