@@ -6,8 +6,7 @@ Axis letters, here and everywhere: B batch, H query heads, G key and value heads
 S key positions, D head width of Q and K, Dv head width of V, M model width.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from minimha_autograd import (
     GradcheckError,
@@ -19,39 +18,77 @@ from minimha_autograd import (
     operation,
     ops,
 )
-from minimha_autograd.gradcheck import EXPLAINERS
-
-from . import attention, functional, masks, nn, projections
-from .attention import (
-    attention_steps,
-    explain_dispatch,
-    gated_delta_rule,
-    implementation,
-    linear_attention,
-    merge_attention,
-    scaled_dot_product_attention,
-)
-from .functional.implementations import PROVIDERS
-from .multihead import (
-    KeyValueCache,
-    LatentAttention,
-    MultiHeadAttention,
-    QKNorm,
-    multi_head_attention,
-    positions,
-)
-from .nn import MLP, SGD, Adam, AdamW, Dropout, Embedding, LayerNorm, Linear, Module, RMSNorm
-
-if TYPE_CHECKING:
-    from . import cost, diagnosis, homework, interchange, parallel, pictures, training
-    from .diagnosis import diagnose
-    from .kernels.invariance import batch_invariant
-    from .transformers import GPT, Block, EncoderDecoder, generate, speculate
+from minimha_autograd.extension import provide
+from minimha_autograd.first_use import on_first_use
 
 __version__ = "0.1.0"
-EXPLAINERS.append(f"{__name__}.diagnosis.explanation")
-masks.Mask.svg = lambda mask: importlib.import_module(f"{__name__}.pictures.masks").mask_svg(mask)
-PROVIDERS += [f"{__name__}.kernels.operations", f"{__name__}.kernels.attention"]
+
+# Where a higher room plugs into a lower one: an extension point, and the function that computes it.
+provide({
+    "minimha_autograd.backend:large_sum": "minimha.functional.sums:add",
+    "minimha_autograd.backend:device_sum": "minimha.functional.sums:device_sum",
+    "minimha_autograd.gradcheck.check:explain": "minimha.diagnosis.explanation:explain",
+    "minimha.functional.implementations:register_kernels": "minimha.kernels:register_all",
+    "minimha.masks.mask:picture": "minimha.pictures.masks:mask_svg",
+})  # fmt: skip
+
+if TYPE_CHECKING:
+    from . import (
+        attention,
+        cost,
+        diagnosis,
+        functional,
+        homework,
+        interchange,
+        masks,
+        nn,
+        parallel,
+        pictures,
+        projections,
+        training,
+    )
+    from .attention import (
+        attention_steps,
+        explain_dispatch,
+        gated_delta_rule,
+        implementation,
+        linear_attention,
+        merge_attention,
+        scaled_dot_product_attention,
+    )
+    from .diagnosis import diagnose
+    from .kernels.invariance import batch_invariant
+    from .multihead import (
+        KeyValueCache,
+        LatentAttention,
+        MultiHeadAttention,
+        QKNorm,
+        multi_head_attention,
+        positions,
+    )
+    from .nn import MLP, SGD, Adam, AdamW, Dropout, Embedding, LayerNorm, Linear, Module, RMSNorm
+    from .transformers import GPT, Block, EncoderDecoder, generate, speculate
+else:  # a room is entered on first use: `import minimha` loads the engine alone
+    __getattr__, __dir__ = on_first_use(__name__, {
+        "attention": "attention_steps explain_dispatch gated_delta_rule implementation "
+                     "linear_attention merge_attention scaled_dot_product_attention",
+        "cost": "",
+        "course": "",
+        "diagnosis": "diagnose",
+        "functional": "",
+        "homework": "",
+        "interchange": "",
+        "kernels.invariance": "batch_invariant",
+        "masks": "",
+        "multihead": "KeyValueCache LatentAttention MultiHeadAttention QKNorm "
+                     "multi_head_attention positions",
+        "nn": "MLP SGD Adam AdamW Dropout Embedding LayerNorm Linear Module RMSNorm",
+        "parallel": "",
+        "pictures": "",
+        "projections": "",
+        "training": "",
+        "transformers": "GPT Block EncoderDecoder generate speculate",
+    })  # fmt: skip
 
 __all__ = [
     "GPT", "MLP", "SGD", "Adam", "AdamW", "Block", "Dropout", "Embedding", "EncoderDecoder",
@@ -63,26 +100,3 @@ __all__ = [
     "no_grad", "operation", "ops", "parallel", "pictures", "positions", "projections",
     "scaled_dot_product_attention", "speculate", "training",
 ]  # fmt: skip
-
-_ROOMS = {
-    "cost", "course", "diagnosis", "homework", "interchange", "parallel", "pictures", "training",
-    "transformers",
-}  # fmt: skip
-_NAMES = {
-    "batch_invariant": "kernels.invariance",
-    "diagnose": "diagnosis",
-    **dict.fromkeys(("GPT", "Block", "EncoderDecoder", "generate", "speculate"), "transformers"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a subpackage that gradient checks and attention do not need, on first use."""
-    if name in _ROOMS:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__  # an editor completes also what is not loaded yet

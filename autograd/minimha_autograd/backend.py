@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .extension import ExtensionPoint
+
 Array = Any
 """An array of any library that follows the array-API standard."""
 
@@ -29,18 +31,11 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     Rng = Generator | int  # or a seed: nothing here uses global state
-else:  # numpy.random takes a fifth of NumPy's own time to load
+else:  # numpy.random takes a fifth of NumPy's own time to load: it is loaded for the first draw
     Generator = Rng = Any
 
 HostArray = np.ndarray
 """The type of arrays on the host."""
-
-large_sum: Callable[[Array, Array], Array] = operator.add
-"""a + b for large arrays on the host. A package with a faster sum may replace it."""
-
-device_sum: Callable[[Array, Any, bool], Array | None] | None = None
-"""A faster `total` for arrays on a device: a function of x, axis and keepdims that returns the sum,
-or None to use the sum of the array's library. A package that has one may set it."""
 
 namespaces: dict[type, Any] = {}
 """The namespaces of the array types seen so far: asking array-api-compat each time is slow."""
@@ -302,14 +297,27 @@ def owned(arrays: list[Any], k: int) -> Array:
     return x if alone else copy(x)
 
 
+@ExtensionPoint
+def large_sum(a: Array, b: Array) -> Array:
+    """a + b for large arrays on the host. A package may provide a faster sum."""
+    return a + b
+
+
+@ExtensionPoint
+def device_sum(x: Array, axis: Any, keepdims: bool) -> Array | None:
+    """`total` of an array on a device, or None to use the sum of the array's library. A package may
+    provide a faster sum."""
+    return None
+
+
 def add(a: Array, b: Array) -> Array:
     """a + b."""
-    return large_sum(a, b) if type(a) is np.ndarray and a.size >= 2**16 else a + b
+    return large_sum.function(a, b) if type(a) is np.ndarray and a.size >= 2**16 else a + b
 
 
 def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The sum of x over an axis, a tuple of axes, or all of them if axis is None."""
-    if device_sum is not None and type(x) is not np.ndarray:
+    if type(x) is not np.ndarray:
         y = device_sum(x, axis, keepdims)
         if y is not None:
             return y
@@ -491,6 +499,8 @@ def einsum(subscripts: str, *operands: Array) -> Array:
 
 def generator(rng: Rng) -> np.random.Generator:
     """The generator itself, or a new one from a seed."""
+    if rng is EMPTY:
+        return rng
     return np.random.default_rng(setting(rng))
 
 
@@ -499,7 +509,7 @@ def is_generator(rng: object) -> bool:
     return isinstance(rng, np.random.Generator)
 
 
-EMPTY = np.random.default_rng(0)
+EMPTY: Any = object()
 """In place of a generator, for weights that are set later: `normal` draws nothing, and does not
 touch the memory."""
 

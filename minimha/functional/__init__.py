@@ -1,6 +1,5 @@
 """The operations of neural networks that the engine lacks, each with its hand-derived pullback."""
 
-from . import sums  # noqa: F401 — the tape adds up gradients with it
 from .cross_entropy import cross_entropy
 from .dropout import drop, dropout
 from .embedding import embedding

@@ -1,19 +1,19 @@
 """Implementations: other functions that compute the same as an operation, often faster.
 
-This registry knows none of them in particular. They register themselves: those of a module named in
-`PROVIDERS` when it is imported, at the first call that would benefit from one.
+This registry knows none of them in particular. They register themselves: kernels, which belong to a
+higher room, at the first call that would benefit from one.
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
-import importlib
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from minimha_autograd.backend import Array, HostArray
+from minimha_autograd.extension import ExtensionPoint
 
 requested: contextvars.ContextVar[Any] = contextvars.ContextVar(
     "implementation", default=os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"
@@ -30,8 +30,10 @@ ENOUGH = 2**9
 """Number of entries from which "auto" uses kernels. They are faster even for a few, but loading
 them takes longer than many operations on small arrays."""
 
-PROVIDERS: list[str] = []
-"""Names of the modules that register implementations."""
+
+@ExtensionPoint
+def register_kernels() -> None:
+    """Register the implementations of a higher room; by default there are none."""
 
 
 class Implementation(NamedTuple):
@@ -79,20 +81,17 @@ def library_of(x: Any) -> str:
 
 
 def implementations(operation: str) -> dict[str, Implementation]:
-    """All implementations of an operation by name, including those of the providers."""
+    """All implementations of an operation by name, including kernels."""
     _load()
     return _registered.get(operation, {})
 
 
 def named(operation: str, name: str) -> Implementation | None:
-    """The implementation of this name, None if there is none. Loads the providers if need be."""
+    """The implementation of this name, None if there is none. Loads the kernels if need be."""
     return _registered.get(operation, {}).get(name) or implementations(operation).get(name)
 
 
-@functools.cache
-def _load() -> None:
-    for provider in PROVIDERS:
-        importlib.import_module(provider)
+_load = functools.cache(register_kernels)
 
 
 def kernel(operation: str, size: int, library: str = "numpy") -> Callable[..., Any] | None:

@@ -1,4 +1,4 @@
-"""Sums of large arrays, by kernels.
+"""Sums of large arrays, by kernels: what the engine's extension points of these names compute.
 
 `add` is the sum of two arrays, for `ops.add` and for the tape, which adds up gradients.
 `device_sum` is the sum over axes of one array on a device, for `ops.sum` and for the gradients of
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimha_autograd import backend
 from minimha_autograd.backend import Array
 
 from .implementations import accelerated, device_kernel
@@ -25,7 +24,3 @@ def device_sum(x: Array, axis: Any, keepdims: bool) -> Array | None:
     """The sum of an array on a device over some of its axes, or None if no kernel computes it."""
     fast = device_kernel("sum", x)
     return fast(x, axis, keepdims) if fast else None
-
-
-backend.large_sum = add
-backend.device_sum = device_sum

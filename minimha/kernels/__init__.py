@@ -41,6 +41,12 @@ def unavailable(*others: str) -> str | None:
     return None
 
 
+def register_all() -> None:
+    """Import all kernels, which register themselves."""
+    importlib.import_module(".operations", __name__)
+    importlib.import_module(".attention", __name__)
+
+
 def __getattr__(name: str) -> Any:
     """The number of threads, and kernels for GPUs on NumPy: imported when they are first used."""
     if name in _ON_FIRST_USE:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
+from minimha_autograd.extension import ExtensionPoint
 
 from ..functional.checks import integer
 from . import intervals
@@ -87,6 +88,12 @@ class KeyIntervals(NamedTuple):
     inside: Mask | None
 
 
+@ExtensionPoint
+def picture(mask: Mask) -> str | None:
+    """How a notebook draws a mask, as SVG. Masks themselves cannot draw."""
+    return None
+
+
 class Mask:
     """Which query may attend to which key. Combine masks with & | ~.
 
@@ -95,9 +102,6 @@ class Mask:
     are as short as possible. A class without `_intervals` that derives from one with them is
     refused, with a TypeError: kernels would see the keys of the other rule.
     """
-
-    svg: ClassVar[Callable[[Mask], str | None] | None] = None
-    """How a notebook draws a mask. Set by the package, since masks do not import pictures."""
 
     sizes: tuple[int, ...] = ()
     """The (…, H, T, S) that the mask's own arrays require, 0 where any size fits."""
@@ -189,7 +193,7 @@ class Mask:
         return _Part(self, Scores.of(shape, None, queries)._replace(keys=keys), heads)
 
     def _repr_svg_(self) -> str | None:
-        return None if Mask.svg is None else Mask.svg(self)
+        return picture(self)
 
     def _array(self, scores: Scores) -> Array:
         raise NotImplementedError

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .error import EXPLAINERS, GradcheckError
+from .error import GradcheckError
 from .text import labelled, listed, place, ratio, text_table, type_name
 
 if TYPE_CHECKING:
     from .report import Report
 
 __all__ = [
-    "EXPLAINERS", "GradcheckError", "gradcheck", "labelled", "listed", "place", "ratio",
-    "text_table", "type_name",
+    "GradcheckError", "gradcheck", "labelled", "listed", "place", "ratio", "text_table",
+    "type_name",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # pytest shows the user's lines

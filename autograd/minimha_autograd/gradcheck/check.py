@@ -6,7 +6,6 @@ in rounding.
 
 from __future__ import annotations
 
-import importlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from ..extension import ExtensionPoint
 from .compare import METHODS, UNREACHED, Comparison, Target
-from .error import EXPLAINERS, GradcheckError
+from .error import GradcheckError
 from .failure import FailedCheck
 from .function import CheckedFunction
 from .gradients import Gradients
@@ -125,12 +125,17 @@ def _with_other_cotangents(
     return {}
 
 
+@ExtensionPoint
+def explain(failed: FailedCheck) -> tuple[str, Any]:
+    """The message of a check that failed, and a diagnosis: the wrong step and its likely cause as
+    an object, or None. The engine alone states only the facts."""
+    return failed.message(), None
+
+
 def _error(failed: FailedCheck) -> GradcheckError:
-    """The error that says what is wrong and, if an explainer knows, where and why."""
-    if not EXPLAINERS:
-        return GradcheckError(failed.message(), failed.report)
+    """The error that says what is wrong and, if it is known, where and why."""
     with np.errstate(all="ignore"):  # moved values may leave the domain
-        message, diagnosis = importlib.import_module(EXPLAINERS[-1]).explain(failed)
+        message, diagnosis = explain(failed)
     return GradcheckError(message, failed.report, diagnosis)
 
 

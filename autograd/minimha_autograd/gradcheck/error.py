@@ -1,13 +1,8 @@
-"""The error of a check that failed, and what explains it."""
+"""The error of a check that failed."""
 
 from __future__ import annotations
 
 from typing import Any
-
-EXPLAINERS: list[str] = []
-"""Modules with a function `explain(FailedCheck)`: the last is imported, and asked, when a check
-fails. It returns a message with the step at fault and its likely cause, and the same as an object.
-"""
 
 
 class GradcheckError(AssertionError):

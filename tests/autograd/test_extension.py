@@ -1,0 +1,96 @@
+"""Extension points: a default, a function provided from above, and replacements for a block."""
+
+import copy
+import subprocess
+import sys
+
+from minimha_autograd import extension
+from minimha_autograd.extension import ExtensionPoint, provide
+
+
+def triple(x):
+    """Three times x."""
+    return 3 * x
+
+
+def sixfold(x):
+    return 6 * x
+
+
+def test_without_a_provider_the_default_is_called():
+    point = ExtensionPoint(triple)
+    assert point(2) == point.function(2) == 6
+    assert point.__doc__ == "Three times x."
+
+
+def test_a_function_provided_by_its_path_is_imported_at_the_first_call():
+    program = """
+import sys
+from minimha_autograd.extension import ExtensionPoint, provide
+
+@ExtensionPoint
+def area(r):
+    return None
+
+provide({"__main__:area": "colorsys:rgb_to_yiq"})
+assert "colorsys" not in sys.modules
+assert area(0, 0, 0) == (0, 0, 0)
+assert area.function is sys.modules["colorsys"].rgb_to_yiq
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_provider_named_after_the_first_call_is_called_too(monkeypatch):
+    monkeypatch.setattr(extension, "_PROVIDERS", {})
+
+    @ExtensionPoint
+    def late(x):
+        return x
+
+    assert late(2) == 2
+    provide({f"{__name__}:{late.default.__qualname__}": "operator:neg"})
+    assert late(2) == -2
+
+
+def test_blocks_may_be_nested():
+    point = ExtensionPoint(triple)
+    with point.replaced_by(sixfold):
+        with point.replaced_by(abs):
+            assert point(-1) == 1
+        assert point(-1) == -6
+    assert point(-1) == -3
+
+
+def test_blocks_of_several_threads_may_end_in_any_order():
+    point = ExtensionPoint(triple)
+    first, second = point.replaced_by(sixfold), point.replaced_by(abs)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert point(-1) == 1
+    second.__exit__(None, None, None)
+    assert point(-1) == -3
+
+
+def test_an_error_ends_the_replacement():
+    point = ExtensionPoint(triple)
+    try:
+        with point.replaced_by(sixfold):
+            raise ValueError
+    except ValueError:
+        assert point(1) == 3
+
+
+def test_what_is_provided_during_a_block_is_called_after_it():
+    point = ExtensionPoint(triple)
+    with point.replaced_by(abs):
+        point.provide(sixfold)
+        assert point(-1) == 1
+    assert point(-1) == -6
+
+
+def test_a_copy_is_replaced_on_its_own():
+    point = ExtensionPoint(triple)
+    other = copy.deepcopy(point)
+    other.provide(sixfold)
+    assert (point(1), other(1)) == (3, 6)
