@@ -45,8 +45,8 @@ def communication(
                   positions; and two integers to every other rank
 
     and backward an all_reduce or four all_to_all again. In the ring, gradients travel with keys and
-    values: the first sender of these sends as much as before, others twice as much, and the last
-    rank sends the gradients home.
+    values: their owner sends as much as before, others twice as much, and the last rank sends only
+    the gradients, to the owner.
 
     causal, window  which keys queries of the ring see: j ≤ i, or i − window ≤ j ≤ i
     zigzag          which positions a rank of the ring holds: see `parallel.part`
@@ -135,25 +135,25 @@ def _ring(
     queries, keys = (runs(n, ranks, zigzag) for n in (s.T, s.S))
     z, others = s.sizes, ranks - 1
 
-    def sees(rank: int, source: int) -> bool:
+    def sees(rank: int, owner: int) -> bool:
         return not causal or any(
             k.start < q.stop and (window is None or q.start - window < k.stop)
             for q in queries[rank]
-            for k in keys[source]
+            for k in keys[owner]
             if q.start < q.stop and k.start < k.stop
         )
 
     sent = [Sent(16 * others, others)] * ranks  # two integers of 8 bytes
-    for source, length in enumerate(lengths(s.S, ranks, zigzag)):
-        visit = Sent(
+    for owner, length in enumerate(lengths(s.S, ranks, zigzag)):
+        block = Sent(
             s.itemsize * s.B * z.num_kv_heads * length * (z.head_dim + z.v_head_dim),
             2 * z.num_kv_heads * pieces(s.S, ranks, zigzag),
         )
-        ring = ((source + hop) % ranks for hop in range(1, ranks))
-        stops = [source, *(rank for rank in ring if sees(rank, source))]
+        ring = ((owner + hop) % ranks for hop in range(1, ranks))
+        stops = [owner, *(rank for rank in ring if sees(rank, owner))]
         for rank in stops[:-1]:
-            sent[rank] += visit
+            sent[rank] += block
         if backward and len(stops) > 1:
             for rank in stops:
-                sent[rank] += visit * (1 if rank in (source, stops[-1]) else 2)
+                sent[rank] += block * (1 if rank in (owner, stops[-1]) else 2)
     return sent

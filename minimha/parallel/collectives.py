@@ -11,6 +11,9 @@ linear map from the arrays of all ranks to the arrays of all ranks, is its trans
 All of them are made of exchanges, in which ranks send arrays to other ranks: all_reduce of two, the
 others of one. Sums run in the order of ranks, so results do not depend on which message arrives
 first.
+
+n_r is the length along an axis of the array that rank r passes, and m_r that of its part of an axis
+that the collective divides.
 """
 
 from __future__ import annotations
@@ -28,125 +31,213 @@ from minimha_autograd.backend import Array, namespace
 def parts(length: int, size: int) -> list[slice]:
     """Each rank's part of an axis: lengths differ by at most one, and longer parts come first."""
     least, longer = divmod(length, size)
-    return in_turn([least + (rank < longer) for rank in range(size)])
+    lengths = [least + (rank < longer) for rank in range(size)]
+    return in_turn(lengths)
 
 
 def in_turn(lengths: Iterable[int]) -> list[slice]:
     """Slices of these lengths, one after another."""
-    return [slice(*ends) for ends in pairwise(accumulate(lengths, initial=0))]
+    ends = accumulate(lengths, initial=0)
+    return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 @operation(native=half.always)
-def all_reduce(x: Array, *, comm: Any) -> tuple[Array, Pullback]:
+def all_reduce(
+    x: Array,
+    *,
+    comm: Any,
+) -> tuple[Array, Pullback]:
     """y = Σ x over all ranks, on every rank.   dx = Σ dy over all ranks.
 
     x has the same shape on every rank. Each rank sums one part and gathers the other sums: it sends
     2 (1 − 1/size) of the array, if size divides the number of entries.
     """
+    xp = namespace(x)
+    shape = x.shape
     what = f"all_reduce of {_kind(x)}"
 
-    shape = x.shape
+    def sum_of_part(x: Array, what: str) -> Array:
+        """This rank's part of the sum, as reduce_scatter computes it."""
+        flat = xp.reshape(x, (-1,))  # (n,)
+        places = parts(flat.shape[0], comm.size)
+        pieces = _cut(flat, 0, places)  # (m_0,), (m_1,), …
+        return _sum(comm, what, pieces)  # (m_r,)
 
-    def part(x: Array, what: str) -> Array:
-        flat = namespace(x).reshape(x, (-1,))
-        return _sum(comm, what, _cut(flat, 0, parts(flat.shape[0], comm.size)))
+    def gathered(part: Array, what: str) -> Array:
+        """The whole sum, as all_gather computes it."""
+        copies = [part] * comm.size  # (m_r,) for each rank
+        received = exchanged(comm, what, copies)  # (m_0,), (m_1,), …
+        flat = xp.concat(received)  # (n,)
+        return xp.reshape(flat, shape)
 
-    def whole(part: Array, what: str) -> Array:
-        xp = namespace(part)
-        return xp.reshape(xp.concat(exchanged(comm, what, [part] * comm.size)), shape)
+    # The sum of 16-bit floats is float32. It is sent in 16 bits again, as y has the dtype of x.
+    part = sum_of_part(x, what)
+    part = half.rounded(part, x.dtype)
+    y = gathered(part, what)
 
     def pullback(dy: Array) -> tuple[Array]:
         of_gradient = f"the gradient of {what}"
-        return (whole(part(dy, of_gradient), of_gradient),)
+        part = sum_of_part(dy, of_gradient)
+        dx = gathered(part, of_gradient)
+        return (dx,)
 
-    return whole(half.rounded(part(x, what), x.dtype), what), pullback
+    return y, pullback
 
 
 @operation(native=half.always)
-def all_gather(x: Array, *, comm: Any, axis: int = 0) -> tuple[Array, Pullback]:
+def all_gather(
+    x: Array,  # (…, n_r, …)
+    *,
+    comm: Any,
+    axis: int = 0,
+) -> tuple[Array, Pullback]:
     """y = the x of rank 0, 1, …, joined along an axis.   dx = this rank's part of Σ dy.
 
     Along the axis, the arrays may have different lengths.
     """
+    xp = namespace(x)
     axis = _axis(x, axis)
     what = f"all_gather along axis {axis} of {_kind(x, axis)}"
-    received = exchanged(comm, what, [x] * comm.size)
-    own_parts = in_turn(y.shape[axis] for y in received)
+
+    copies = [x] * comm.size  # (…, n_r, …) for each rank
+    received = exchanged(comm, what, copies)  # (…, n_0, …), (…, n_1, …), …
+    y = xp.concat(received, axis=axis)  # (…, n_0 + n_1 + …, …)
+
+    # The lengths may differ, so the pullback needs the place in y of each rank's array.
+    lengths = [each.shape[axis] for each in received]
+    places = in_turn(lengths)
 
     def pullback(dy: Array) -> tuple[Array]:
-        return (_sum(comm, f"the gradient of {what}", _cut(dy, axis, own_parts)),)
+        of_gradient = f"the gradient of {what}"
+        pieces = _cut(dy, axis, places)  # (…, n_0, …), (…, n_1, …), …
+        dx = _sum(comm, of_gradient, pieces)  # (…, n_r, …)
+        return (dx,)
 
-    return namespace(x).concat(received, axis=axis), pullback
+    return y, pullback
 
 
 @operation(native=half.always)
-def reduce_scatter(x: Array, *, comm: Any, axis: int = 0) -> tuple[Array, Pullback]:
+def reduce_scatter(
+    x: Array,  # (…, m_0 + m_1 + …, …)
+    *,
+    comm: Any,
+    axis: int = 0,
+) -> tuple[Array, Pullback]:
     """y = this rank's part of Σ x over all ranks.   dx = the dy of rank 0, 1, …, joined.
 
     x has the same shape on every rank; `parts` says which part of the axis a rank gets.
     """
+    xp = namespace(x)
     axis = _axis(x, axis)
     what = f"reduce_scatter along axis {axis} of {_kind(x)}"
 
-    def pullback(dy: Array) -> tuple[Array]:
-        received = exchanged(comm, f"the gradient of {what}", [dy] * comm.size)
-        return (namespace(dy).concat(received, axis=axis),)
+    places = parts(x.shape[axis], comm.size)
+    pieces = _cut(x, axis, places)  # (…, m_0, …), (…, m_1, …), …
+    y = _sum(comm, what, pieces)  # (…, m_r, …)
 
-    return _sum(comm, what, _cut(x, axis, parts(x.shape[axis], comm.size))), pullback
+    def pullback(dy: Array) -> tuple[Array]:
+        of_gradient = f"the gradient of {what}"
+        copies = [dy] * comm.size  # (…, m_r, …) for each rank
+        received = exchanged(comm, of_gradient, copies)  # (…, m_0, …), (…, m_1, …), …
+        dx = xp.concat(received, axis=axis)  # (…, m_0 + m_1 + …, …)
+        return (dx,)
+
+    return y, pullback
 
 
 @operation(native=half.always)
-def all_to_all(x: Array, *, comm: Any, split_axis: int, concat_axis: int) -> tuple[Array, Pullback]:
+def all_to_all(
+    x: Array,  # (m_0 + m_1 + …, n_r) along split_axis and concat_axis
+    *,
+    comm: Any,
+    split_axis: int,
+    concat_axis: int,
+) -> tuple[Array, Pullback]:
     """y = this rank's part of the x of rank 0, 1, …, joined along concat_axis.
 
     x is split along split_axis by `parts`; along concat_axis, the arrays may have different
     lengths. dx = all_to_all of dy with the axes swapped: each part goes back where it came from.
     """
-    split, joined = _axis(x, split_axis), _axis(x, concat_axis)
+    xp = namespace(x)
+    split = _axis(x, split_axis)
+    joined = _axis(x, concat_axis)
     what = f"all_to_all of {_kind(x, joined)} split along axis {split}"
-    received = exchanged(comm, what, _cut(x, split, parts(x.shape[split], comm.size)))
-    own_parts = in_turn(y.shape[joined] for y in received)
+
+    places_in_x = parts(x.shape[split], comm.size)
+    pieces = _cut(x, split, places_in_x)  # (m_0, n_r), (m_1, n_r), …
+    received = exchanged(comm, what, pieces)  # (m_r, n_0), (m_r, n_1), …
+    y = xp.concat(received, axis=joined)  # (m_r, n_0 + n_1 + …)
+
+    # The lengths may differ, so the pullback needs the place in y of each rank's array.
+    lengths = [each.shape[joined] for each in received]
+    places_in_y = in_turn(lengths)
 
     def pullback(dy: Array) -> tuple[Array]:
-        received = exchanged(comm, f"the gradient of {what}", _cut(dy, joined, own_parts))
-        return (namespace(dy).concat(received, axis=split),)
+        of_gradient = f"the gradient of {what}"
+        pieces = _cut(dy, joined, places_in_y)  # (m_r, n_0), (m_r, n_1), …
+        received = exchanged(comm, of_gradient, pieces)  # (m_0, n_r), (m_1, n_r), …
+        dx = xp.concat(received, axis=split)  # (m_0 + m_1 + …, n_r)
+        return (dx,)
 
-    return namespace(x).concat(received, axis=joined), pullback
+    return y, pullback
 
 
 @operation(native=half.always)
-def broadcast(x: Array, *, comm: Any, root: int = 0) -> tuple[Array, Pullback]:
+def broadcast(
+    x: Array,
+    *,
+    comm: Any,
+    root: int = 0,
+) -> tuple[Array, Pullback]:
     """y = the x of the root, on every rank.   dx = Σ dy over all ranks on the root, 0 elsewhere.
 
     x has the same shape on every rank; only the root's entries matter.
     """
-    everyone, what = range(comm.size), f"broadcast from rank {root} of {_kind(x)}"
-    sent = dict.fromkeys(everyone, x) if comm.rank == root else {}
+    xp = namespace(x)
+    what = f"broadcast from rank {root} of {_kind(x)}"
+
+    # The ranks to which this one sends its x, and whose dy it therefore adds up.
+    receivers = range(0)
+    if comm.rank == root:
+        receivers = range(comm.size)
+
+    copies = dict.fromkeys(receivers, x)
+    (y,) = comm.exchange(what, copies, [root])
 
     def pullback(dy: Array) -> tuple[Array]:
-        sources = everyone if comm.rank == root else ()
-        received = comm.exchange(f"the gradient of {what}", {root: dy}, sources)
-        zero = namespace(dy).zeros_like(half.widened(dy))
-        return (reduce(operator.add, map(half.widened, received), zero),)
+        of_gradient = f"the gradient of {what}"
+        received = comm.exchange(of_gradient, {root: dy}, receivers)
+        zero = xp.zeros_like(half.widened(dy))
+        widened = map(half.widened, received)  # sums of 16-bit floats are float32
+        dx = reduce(operator.add, widened, zero)
+        return (dx,)
 
-    (y,) = comm.exchange(what, sent, [root])
     return y, pullback
 
 
 def exchanged(comm: Any, what: str, pieces: Sequence[Array]) -> list[Array]:
     """What the ranks send to this one, in their order; it sends pieces[r] to rank r."""
-    return list(comm.exchange(what, dict(enumerate(pieces)), range(comm.size)))
+    everyone = range(comm.size)
+    of_rank = dict(enumerate(pieces))
+    return list(comm.exchange(what, of_rank, everyone))
 
 
 def _sum(comm: Any, what: str, pieces: Sequence[Array]) -> Array:
-    """The sum of the pieces that the ranks send to this one, without holding all of them at once.
-    The sum of 16-bit floats is float32."""
-    received = comm.exchange(what, dict(enumerate(pieces)), range(comm.size))
-    return reduce(operator.add, map(half.widened, received))
+    """The sum of the pieces that the ranks send to this one. The sum of 16-bit floats is
+    float32."""
+    everyone = range(comm.size)
+    of_rank = dict(enumerate(pieces))
+
+    # One piece after another is received and added, so that they are never all in memory.
+    received = comm.exchange(what, of_rank, everyone)
+    widened = map(half.widened, received)
+    return reduce(operator.add, widened)
 
 
 def _cut(x: Array, axis: int, slices: Sequence[slice]) -> list[Array]:
-    return [x[(*(slice(None),) * axis, part, ...)] for part in slices]
+    """The parts of an array along an axis."""
+    before = (slice(None),) * axis
+    return [x[(*before, part, ...)] for part in slices]
 
 
 def _axis(x: Array, axis: int) -> int:
@@ -158,5 +249,8 @@ def _axis(x: Array, axis: int) -> int:
 
 def _kind(x: Array, axis: int | None = None) -> str:
     """The dtype and shape of an array, without the length of an axis in which ranks may differ."""
-    shape = ", ".join("·" if k == axis else str(n) for k, n in enumerate(x.shape))
-    return f"{str(x.dtype).rpartition('.')[2]} ({shape})"
+    lengths = [str(n) for n in x.shape]
+    if axis is not None:
+        lengths[axis] = "·"
+    dtype = str(x.dtype).rpartition(".")[2]  # PyTorch's is called torch.float32
+    return f"{dtype} ({', '.join(lengths)})"

@@ -1,4 +1,13 @@
-"""Ring attention: each rank holds a part of the positions, and keys and values circulate.
+"""Ring attention: each rank holds a part of the positions, and keys and values go round the ring.
+
+At each step of the ring, a rank receives a block of keys and values from the rank before it,
+computes the attention of its own queries to this block, and sends the block to the rank after it.
+The owner of a block is the rank that holds its positions. With three ranks, and one block each:
+
+                own block     step 1      step 2
+    rank 0      block 0       block 2     block 1
+    rank 1      block 1       block 0     block 2
+    rank 2      block 2       block 1     block 0
 
 Sources: Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Context" (2023);
 zigzag: Zhu, "ring-flash-attention" (2024).
@@ -8,7 +17,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
@@ -47,16 +56,24 @@ def ring_attention(
     Returns this rank's part of the output, (…, H, T_r, Dv): an array for arrays, a Tensor if any
     argument is one. Gradients are those of `ring`.
 
-    Keys and values go round the ring, one key head and at most 1,024 positions at a time, and stop
-    only at ranks with queries that see them. Each rank computes the attention of its queries to
-    each visitor, and merges these results as `merge_attention` does. So a rank needs memory for its
-    own part and for the arrays of the mask, and little more.
+    A block that goes round the ring has the keys and values of one key head at no more than 1,024
+    positions, and goes only to ranks with queries that see it. Each rank computes the attention of
+    its queries to each block, and merges these results as `merge_attention` does. So a rank needs
+    memory for its own part and for the arrays of the mask, and little more.
 
     Raises ValueError on every rank if there are more ranks than positions, or if the parts are not
     those of `part`; and the errors of `scaled_dot_product_attention`.
     """
-    settings = {"mask": mask, "scale": scale, "softcap": softcap, "zigzag": zigzag}
-    return ring(query, key, value, comm=comm, **settings)
+    return ring(
+        query,
+        key,
+        value,
+        comm=comm,
+        mask=mask,
+        scale=scale,
+        softcap=softcap,
+        zigzag=zigzag,
+    )
 
 
 @operation
@@ -71,86 +88,209 @@ def ring(
     softcap: float | None = None,
     zigzag: bool = False,
 ) -> tuple[Array, Pullback]:
-    """`ring_attention` on arrays. Visit v computes (outᵥ, lseᵥ), and these merge to (out, lse):
+    """`ring_attention` on arrays. The attention to block i is (outᵢ, lseᵢ), and all of these merge
+    to (out, lse):
 
-        wᵥ = exp(lseᵥ − lse)          doutᵥ = wᵥ · dout
-        out = Σ wᵥ · outᵥ             dlseᵥ = wᵥ · Σ dout · (outᵥ − out)
+        wᵢ = exp(lseᵢ − lse)          doutᵢ = wᵢ · dout
+        out = Σ wᵢ · outᵢ             dlseᵢ = wᵢ · Σ dout · (outᵢ − out)
 
-    The pullback computes each visit again, since only out and lse are kept, and the pullback of the
-    visit gives its share of dQ, dK and dV. Keys and values go the same way as before, now with
-    their gradients, to which every rank adds its share; the last rank sends the gradients home.
+    Only out and lse are kept. So in the pullback the blocks go round the ring again, and each step
+    computes the attention to a block again; its pullback gives a contribution to dQ, dK and dV. The
+    gradients of a block's keys and values travel with it, and every rank adds its contribution;
+    from the last rank, they go to the owner.
     """
     check(Arguments(query, key, value, scale=scale, softcap=softcap))
-    settings: dict[str, Any] = {"mask": mask, "scale": scale, "softcap": softcap, "zigzag": zigzag}
+    xp = namespace(query)
+
     if query.ndim == 2:
-        one_head = (x[None, ...] for x in (query, key, value))
-        y, pull = ring.function(*one_head, comm=comm, **settings)
-        return y[0, ...], lambda dy: tuple(dx[0, ...] for dx in pull(dy[None, ...]))
-    route, xp = Route(comm, query, key, mask, zigzag), namespace(query)
-    journeys = [  # query heads, the number of a piece, and where this piece of their key head is
-        (of, n, (..., slice(g, g + 1), route.piece(comm.rank, n), slice(None)))
-        for g, of in enumerate(parts(query.shape[-3], key.shape[-3]))
-        for n in range(route.pieces)
-    ]
-    made = {"dtype": query.dtype, "device": query.device}
-    out = xp.zeros((*query.shape[:-1], value.shape[-1]), **made)
-    lse = xp.full(query.shape[:-1], -math.inf, **made)
+        return _of_one_head(
+            query,
+            key,
+            value,
+            comm=comm,
+            mask=mask,
+            scale=scale,
+            softcap=softcap,
+            zigzag=zigzag,
+        )
 
-    def attend(q: Array, k: Array, v: Array, seen: masks.Mask | None) -> tuple[Any, Pullback]:
-        x = Arguments(q, k, v, None, None, scale, softcap, seen, return_weights=False)
-        (y, _, log), pull = choose("auto", x).function(x, (True,) * 3 + (False,) * 4)
-        return (y, log), pull
+    route = Route(comm, query, key, mask, zigzag)
+    blocks = _own_blocks(comm.rank, route, query.shape[-3], key.shape[-3])
 
-    def visit(source: int, of: slice, n: int, own: tuple[Any, ...]) -> None:
-        """The attention of the query heads `of` to piece n of a source's key head."""
-        q, y, log = query[..., of, :, :], out[..., of, :, :], lse[..., of, :]
-        k, v = route.receive(source, key[own], value[own])
-        route.send_on(source, k, v)
-        for rows, columns, seen in route.blocks(source, n, of):
-            part, _ = attend(q[..., rows, :], k[..., columns, :], v[..., columns, :], seen)
-            both = zip((y[..., rows, :], log[..., rows]), part, strict=True)
-            y[..., rows, :], log[..., rows] = merge_attention(*both)
+    # The attention to no block at all, with which the first result is merged.
+    like = {"dtype": query.dtype, "device": query.device}
+    lse = xp.full(query.shape[:-1], -math.inf, **like)  # (…, H, T_r)
+    out = xp.zeros((*lse.shape, value.shape[-1]), **like)  # (…, H, T_r, Dv)
 
-    for journey in journeys:
-        for source in route.sources:
-            visit(source, *journey)
+    def step(owner: int, block: Block) -> None:
+        """Merge the attention to the block of this owner into out and lse."""
+        heads = block.query_heads
+        q = query[..., heads, :, :]  # (…, H/G, T_r, D)
+        out_of_heads = out[..., heads, :, :]  # (…, H/G, T_r, Dv)
+        lse_of_heads = lse[..., heads, :]  # (…, H/G, T_r)
+
+        # Sent on before it is used, so that the next rank need not wait for this one to compute.
+        k, v = route.receive(owner, key[block.place], value[block.place])
+        route.send_on(owner, k, v)
+
+        for rows, columns, seen in route.tiles(owner, block.number, heads):
+            (out_i, lse_i), _ = _attention(
+                q[..., rows, :],
+                k[..., columns, :],
+                v[..., columns, :],
+                seen,
+                scale,
+                softcap,
+            )
+            merged_out, merged_lse = merge_attention(
+                [out_of_heads[..., rows, :], out_i],  # (…, H/G, t, Dv) each
+                [lse_of_heads[..., rows], lse_i],  # (…, H/G, t) each
+            )
+            out_of_heads[..., rows, :] = merged_out
+            lse_of_heads[..., rows] = merged_lse
+
+    for block in blocks:
+        for owner in route.owners:
+            step(owner, block)
         comm.flush()
 
     def pullback(dout: Array) -> tuple[Array, Array, Array]:
-        dquery, dkey, dvalue = (xp.zeros_like(x) for x in (query, key, value))
-        dout_out = xp.sum(dout * out, axis=-1)
-        finite = xp.where(lse == -math.inf, 0.0, lse)  # queries that see nothing
+        dquery = xp.zeros_like(query)
+        dkey = xp.zeros_like(key)
+        dvalue = xp.zeros_like(value)
 
-        def visit(source: int, of: slice, n: int, own: tuple[Any, ...]) -> None:
-            q, dq, dy = (x[..., of, :, :] for x in (query, dquery, dout))
-            log, dy_y = finite[..., of, :], dout_out[..., of, :]
-            k, v, dk, dv = route.receive(source, key[own], value[own], dkey[own], dvalue[own])
-            if source == comm.rank:
-                route.send_on(source, k, v)
-            for rows, columns, seen in route.blocks(source, n, of):
-                own_part = q[..., rows, :], k[..., columns, :], v[..., columns, :]
-                (y, part), pull = attend(*own_part, seen)
-                w = xp.exp(part - log[..., rows])
-                dpart = w * (xp.sum(dy[..., rows, :] * y, axis=-1) - dy_y[..., rows])
-                more = pull(w[..., None] * dy[..., rows, :], None, dpart)
-                dq[..., rows, :] += more[0]
-                dk[..., columns, :] += more[1]
-                dv[..., columns, :] += more[2]
-            if source != comm.rank:
-                route.send_on(source, k, v, dk, dv)
+        # dlseᵢ needs Σ dout · out, which is the same for every block.
+        dout_out = xp.sum(dout * out, axis=-1)  # (…, H, T_r)
 
-        for journey in journeys:
-            for source in route.sources:
-                visit(source, *journey)
-            route.add_arriving(dkey[journey[-1]], dvalue[journey[-1]])
+        # For a query that sees no key, lseᵢ − lse would be −∞ − (−∞), which is NaN.
+        finite_lse = xp.where(lse == -math.inf, 0.0, lse)  # (…, H, T_r)
+
+        def step_back(owner: int, block: Block) -> None:
+            """Add what the block of this owner contributes to the gradients."""
+            heads = block.query_heads
+            q = query[..., heads, :, :]  # (…, H/G, T_r, D)
+            dq = dquery[..., heads, :, :]  # (…, H/G, T_r, D)
+            dout_of_heads = dout[..., heads, :, :]  # (…, H/G, T_r, Dv)
+            dout_out_of_heads = dout_out[..., heads, :]  # (…, H/G, T_r)
+            lse_of_heads = finite_lse[..., heads, :]  # (…, H/G, T_r)
+
+            k, v, dk, dv = route.receive(
+                owner,
+                key[block.place],
+                value[block.place],
+                dkey[block.place],
+                dvalue[block.place],
+            )
+
+            # The owner keeps its own contributions to dK and dV, and sends no gradients.
+            if owner == comm.rank:
+                route.send_on(owner, k, v)
+
+            for rows, columns, seen in route.tiles(owner, block.number, heads):
+                of_tile = _attention(
+                    q[..., rows, :],
+                    k[..., columns, :],
+                    v[..., columns, :],
+                    seen,
+                    scale,
+                    softcap,
+                )
+                dq_i, dk_i, dv_i = _contributions(
+                    *of_tile,
+                    dout_of_heads[..., rows, :],
+                    dout_out_of_heads[..., rows],
+                    lse_of_heads[..., rows],
+                )
+                dq[..., rows, :] += dq_i
+                dk[..., columns, :] += dk_i
+                dv[..., columns, :] += dv_i
+
+            if owner != comm.rank:
+                route.send_on(owner, k, v, dk, dv)
+
+        for block in blocks:
+            for owner in route.owners:
+                step_back(owner, block)
+            route.collect(dkey[block.place], dvalue[block.place])
             comm.flush()
+
         return dquery, dkey, dvalue
 
     return out, pullback
 
 
+def _attention(
+    q: Array,  # (…, H/G, t, D)
+    k: Array,  # (…, 1, s, D)
+    v: Array,  # (…, 1, s, Dv)
+    seen: masks.Mask | None,
+    scale: float | None,
+    softcap: float | None,
+) -> tuple[tuple[Array, Array], Pullback]:
+    """(outᵢ, lseᵢ) for t of a rank's queries and s keys of a block, and the pullback."""
+    x = Arguments(q, k, v, None, None, scale, softcap, seen, return_weights=False)
+    wanted = (True, True, True, False, False, False, False)
+    (out_i, _, lse_i), pull_i = choose("auto", x).function(x, wanted)
+    return (out_i, lse_i), pull_i
+
+
+def _contributions(
+    values: tuple[Array, Array],  # outᵢ (…, H/G, t, Dv) and lseᵢ (…, H/G, t)
+    pull_i: Pullback,
+    dout: Array,  # (…, H/G, t, Dv)
+    dout_out: Array,  # (…, H/G, t)
+    lse: Array,  # (…, H/G, t)
+) -> tuple[Array, Array, Array]:
+    """What these t queries and s keys contribute to dQ, dK and dV: the formulas of `ring`."""
+    out_i, lse_i = values
+    xp = namespace(out_i)
+    w_i = xp.exp(lse_i - lse)  # (…, H/G, t)
+
+    dout_i = w_i[..., None] * dout  # (…, H/G, t, Dv)
+    dout_out_i = xp.sum(dout * out_i, axis=-1)  # (…, H/G, t)
+    dlse_i = w_i * (dout_out_i - dout_out)  # (…, H/G, t)
+
+    dq_i, dk_i, dv_i, *_ = pull_i(dout_i, None, dlse_i)
+    return dq_i, dk_i, dv_i
+
+
+def _of_one_head(query: Array, key: Array, value: Array, **settings: Any) -> tuple[Array, Pullback]:
+    """`ring` of arrays without an axis for heads."""
+    y, pull = ring.function(
+        query[None, ...],  # (1, T_r, D)
+        key[None, ...],  # (1, S_r, D)
+        value[None, ...],  # (1, S_r, Dv)
+        **settings,
+    )
+
+    def pullback(dy: Array) -> tuple[Array, ...]:
+        return tuple(dx[0, ...] for dx in pull(dy[None, ...]))
+
+    return y[0, ...], pullback
+
+
+class Block(NamedTuple):
+    """The keys and values that every rank sends round the ring at the same time: of one key head,
+    and of one of the `pieces` of its positions."""
+
+    query_heads: slice  # the query heads that share the key head
+    number: int  # of the piece
+    place: tuple[Any, ...]  # where this rank's own block is in key and value
+
+
+def _own_blocks(rank: int, route: Route, num_heads: int, num_kv_heads: int) -> list[Block]:
+    """All blocks of a rank, in the order in which they are sent."""
+    blocks = []
+    for g, query_heads in enumerate(parts(num_heads, num_kv_heads)):
+        for number in range(route.pieces):
+            positions = route.piece(rank, number)
+            place = (..., slice(g, g + 1), positions, slice(None))
+            blocks.append(Block(query_heads, number, place))
+    return blocks
+
+
 class Ring(PositionParallel):
-    """Each rank reads its own positions, and keys and values circulate."""
+    """Each rank reads its own positions, and keys and values go round the ring."""
 
     zigzag = True
     attention = staticmethod(partial(ring_attention, zigzag=True))

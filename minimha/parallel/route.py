@@ -1,4 +1,4 @@
-"""Which ranks the keys of a rank visit, and which blocks of scores a rank computes."""
+"""Which ranks receive the keys of a rank, and which tiles of scores a rank computes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def pieces(length: int, size: int, zigzag: bool = False) -> int:
     return -(-max(lengths(length, size, zigzag)) // LENGTH)
 
 
-class Block(NamedTuple):
-    """A block of scores of which something is visible: a run of queries and a run of keys."""
+class Tile(NamedTuple):
+    """A tile of scores of which something is visible: a run of queries and a run of keys."""
 
     rows: slice  # where the queries are in the arrays of their rank
     columns: slice  # where the keys are in those of theirs
@@ -37,9 +37,10 @@ class Block(NamedTuple):
 class Route:
     """The route of keys round the ring: they stop only at ranks with queries that see them.
 
-    shape    of the scores of the whole sequence, (…, H, T, S)
-    sources  the ranks whose keys come to this one: itself, then others in the order of arrival
-    pieces   the number of pieces in which they come
+    shape   of the scores of the whole sequence, (…, H, T, S)
+    owners  the ranks whose keys this one sees: itself, then others in the order of the steps in
+            which it receives their keys
+    pieces  the number of pieces in which they come
     """
 
     def __init__(self, comm: Any, query: Array, key: Array, mask: AnyMask, zigzag: bool) -> None:
@@ -50,59 +51,61 @@ class Route:
         queries, self._keys = (runs(n, comm.size, zigzag) for n in (t, s))
         self._lengths, self.pieces = lengths(s, comm.size, zigzag), pieces(s, comm.size, zigzag)
         seen = [self._seen(held) for held in queries]
-        self._comm, self._blocks = comm, seen[comm.rank]
+        self._comm, self._tiles = comm, seen[comm.rank]
         ring = [[(rank + hop) % comm.size for hop in range(comm.size)] for rank in range(comm.size)]
         self._stops = [
-            [rank for rank in ring[source] if rank == source or seen[rank][source]]
-            for source in range(comm.size)
+            [rank for rank in ring[owner] if rank == owner or seen[rank][owner]]
+            for owner in range(comm.size)
         ]
-        self.sources = [
-            source for source in (comm.rank, *reversed(ring[comm.rank][1:]))
-            if comm.rank in self._stops[source]
+        self.owners = [
+            owner for owner in (comm.rank, *reversed(ring[comm.rank][1:]))
+            if comm.rank in self._stops[owner]
         ]  # fmt: skip
 
-    def receive(self, source: int, *own: Array) -> list[Array]:
-        """This rank's own arrays, or those that come from a source: its keys and values and, where
-        own has more arrays, their gradients so far."""
-        if source == self._comm.rank:
+    def receive(self, owner: int, *own: Array) -> list[Array]:
+        """This rank's own arrays, or those of another owner, from the stop before this one: keys
+        and values and, where own has more arrays, their gradients so far."""
+        if owner == self._comm.rank:
             return list(own)
-        before, _ = self._neighbours(source)
-        number = 2 if before == source else len(own)  # a source sends no gradients
+        before, _ = self._neighbours(owner)
+        number = 2 if before == owner else len(own)  # an owner sends no gradients
         arrived = [self._comm.recv(before) for _ in range(number)]
         return arrived + [namespace(x).zeros_like(x) for x in arrived[: len(own) - number]]
 
-    def send_on(self, source: int, *arrays: Array) -> None:
-        """Send keys, values and their gradients so far to the next stop. From the last stop, only
-        the gradients go home."""
-        _, after = self._neighbours(source)
+    def send_on(self, owner: int, *arrays: Array) -> None:
+        """Send keys, values and their gradients so far to the next stop. The last stop sends only
+        the gradients, to the owner."""
+        _, after = self._neighbours(owner)
         if after != self._comm.rank:
-            for x in arrays[2:] if after == source else arrays:
+            for x in arrays[2:] if after == owner else arrays:
                 self._comm.send(x, after)
 
-    def add_arriving(self, *gradients: Array) -> None:
-        """Add the gradients of this rank's keys and values that come home."""
+    def collect(self, *gradients: Array) -> None:
+        """Receive the gradients of this rank's own keys and values from the last rank of the ring,
+        and add them to these."""
         last, _ = self._neighbours(self._comm.rank)
         if last != self._comm.rank:
             for dx in gradients:
                 dx[...] += self._comm.recv(last)
 
-    def _neighbours(self, source: int) -> tuple[int, int]:
-        """The stops before and after this one; before and after the source is the last."""
-        stops = self._stops[source]
+    def _neighbours(self, owner: int) -> tuple[int, int]:
+        """The stops before and after this one. The ring is closed: the last is before the owner,
+        and the owner after the last."""
+        stops = self._stops[owner]
         here = stops.index(self._comm.rank)
         return stops[here - 1], stops[(here + 1) % len(stops)]
 
-    def piece(self, source: int, n: int) -> slice:
-        """Where piece n of the keys of a source is in its arrays."""
-        return parts(self._lengths[source], self.pieces)[n]
+    def piece(self, owner: int, n: int) -> slice:
+        """Where piece n of the keys of an owner is in its arrays."""
+        return parts(self._lengths[owner], self.pieces)[n]
 
-    def blocks(
-        self, source: int, n: int, heads: slice
+    def tiles(
+        self, owner: int, n: int, heads: slice
     ) -> Iterator[tuple[slice, slice, masks.Mask | None]]:
-        """The rows and columns of this rank's blocks of scores with piece n of a source's keys, and
+        """The rows and columns of this rank's tiles of scores with piece n of an owner's keys, and
         the part of the mask for some heads; None where everything is visible."""
-        piece = self.piece(source, n)
-        for rows, columns, queries, keys, full in self._blocks[source]:
+        piece = self.piece(owner, n)
+        for rows, columns, queries, keys, full in self._tiles[owner]:
             some = slice(max(columns.start, piece.start), min(columns.stop, piece.stop))
             for first in range(rows.start, rows.stop, LENGTH) if some.start < some.stop else ():
                 few, mask = slice(first, min(first + LENGTH, rows.stop)), None
@@ -112,20 +115,20 @@ class Route:
                     mask = self._mask.part(self.shape, q, k, heads)
                 yield few, _moved(some, -piece.start), mask
 
-    def _seen(self, held: list[slice]) -> list[list[Block]]:
-        """The blocks of a rank that holds these queries, for each source of keys."""
-        seen: list[list[Block]] = [[] for _ in self._keys]
+    def _seen(self, held: list[slice]) -> list[list[Tile]]:
+        """The tiles of a rank that holds these queries, for each owner of keys."""
+        seen: list[list[Tile]] = [[] for _ in self._keys]
         for rows, queries in _placed(held):
             part = self._mask.part(self.shape, queries, slice(None))
             t, s = queries.stop - queries.start, self.shape[-1]
             like = (backend.full((*self.shape[:-2], n, 0), 0, dtype="float32") for n in (t, s))
             start, stop, inside = masks.key_intervals(part, *like)  # type: ignore[misc]
-            for source, others in enumerate(self._keys):
+            for owner, others in enumerate(self._keys):
                 for columns, keys in _placed(others):
                     if (start.clip(min=keys.start) < stop.clip(max=keys.stop)).any():
                         all_seen = (start <= keys.start).all() and (stop >= keys.stop).all()
                         full = inside is None and bool(all_seen)
-                        seen[source].append(Block(rows, columns, queries, keys, full))
+                        seen[owner].append(Tile(rows, columns, queries, keys, full))
         return seen
 
 

@@ -9,12 +9,12 @@ from ..checks.task import task
 
 @task(chapter=13, difficulty=1, minutes=15, hints=(
     "Imagine the ranks in a circle. Each passes an array on to its right neighbour and gets one "
-    "from its left neighbour. How often must they do so until every array has visited every rank?",
-    "Start with this rank's array: total = x, visitor = x. In each of size − 1 steps, send the "
-    "visitor to the right, receive the next one from the left, and add it to total.",
+    "from its left neighbour. How often must they do so until every array has reached every rank?",
+    "Start with this rank's array: total = x, received = x. In each of size − 1 steps, send the "
+    "array received to the right, receive the next one from the left, and add it to total.",
     "The neighbours are right = (comm.rank + 1) % comm.size and left = (comm.rank - 1) % "
-    "comm.size. A step is comm.send(visitor, right); visitor = comm.recv(left); total = total + "
-    "visitor.",
+    "comm.size. A step is comm.send(received, right); received = comm.recv(left); total = total "
+    "+ received.",
 ))  # fmt: skip
 def sum_over_ranks(xs):
     """all_reduce, made from send and recv: every rank gets the sum of the arrays of all ranks.
@@ -32,11 +32,11 @@ def sum_over_ranks(xs):
         x = xs[comm.rank]
         # BEGIN SOLUTION: return the sum over all ranks
         right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-        total = visitor = x
+        total = received = x
         for _ in range(comm.size - 1):
-            comm.send(visitor, right)
-            visitor = comm.recv(left)
-            total = total + visitor
+            comm.send(received, right)
+            received = comm.recv(left)
+            total = total + received
         return total
         # END SOLUTION
 
@@ -252,10 +252,10 @@ def attend(query, key, value, offset):
 @task(chapter=13, difficulty=3, minutes=30, given=(attend,), hints=(
     "Keys and values go round the circle of ranks, as the arrays did in sum_over_ranks. After hop "
     "steps, a rank holds the keys of the rank that is hop places to its left.",
-    "Each rank starts with attend on its own queries, keys and values, with offset 0. Each visitor "
-    "gives more_out and more_lse; its offset is (comm.rank − source) · n for n positions on each "
-    "rank. Both parts have their own denominators, e^lse and e^more_lse: the parts count in this "
-    "ratio.",
+    "Each rank starts with attend on its own queries, keys and values, with offset 0. Each block "
+    "received gives more_out and more_lse; its offset is (comm.rank − source) · n for n positions "
+    "on each rank. Both parts have their own denominators, e^lse and e^more_lse: the parts count "
+    "in this ratio.",
     "source = (comm.rank - hop) % comm.size. The merged lse is new = np.logaddexp(lse, more_lse), "
     "and the merged output is np.exp(lse - new)[:, None] * out + np.exp(more_lse - new)[:, None] "
     "* more_out.",

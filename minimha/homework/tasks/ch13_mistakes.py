@@ -7,18 +7,18 @@ sum_over_ranks.mistakes += patches(r"""
 - range(comm.size - 1)
 + range(comm.size)
 one step too many, so that the rank's own array counts twice: after size − 1 steps every array has
-visited every rank
+reached every rank
 + range(comm.size - 2)
 one step too few: the array of the right neighbour, which travels farthest, never arrives. There
 are size − 1 steps
 + range(1)
 only the left neighbour's array is added: after one step, pass on what you received, size − 1
 times in all
-- total = visitor = x
-+ total, visitor = 0 * x, x
-an array is missing from the sum: start with the rank's own, total = x, and add each visitor, total
-= total + visitor
-- comm.send(visitor, right)
+- total = received = x
++ total, received = 0 * x, x
+an array is missing from the sum: start with the rank's own, total = x, and add each array received,
+total = total + received
+- comm.send(received, right)
 + comm.send(total, right)
 the sums travel, so arrays are counted several times: pass on the array that you received, not the
 sum so far
@@ -32,8 +32,8 @@ it is the mean, or the sum times the number of ranks: all_reduce returns the sum
 - return total
 + return total if comm.rank == 0 else 0 * x
 only rank 0 has the sum: every rank needs it, so it must reach the others as well
-- total = total + visitor
-+ total = total + visitor * (_ < comm.rank)
+- total = total + received
++ total = total + received * (_ < comm.rank)
 rank r has the sum of ranks 0 to r only: at the end of a chain, the last rank has the whole sum,
 and it must send it back to the others
 """)
@@ -131,29 +131,29 @@ and again: pass on the key and value that you received
 -             comm.send(value, right)
 -             key, value = comm.recv(left), comm.recv(left)
 +             key = comm.recv(left)
-the values do not travel: the visiting keys belong to the values of their own rank, so send both
+the values do not travel: the keys received belong to the values of their own rank, so send both
 -             comm.send(key, right)
 -             comm.send(value, right)
 -             key, value = comm.recv(left), comm.recv(left)
 +             comm.send(value, right)
 +             value = comm.recv(left)
-the keys do not travel: the visiting values belong to the keys of their own rank, so send both
+the keys do not travel: the values received belong to the keys of their own rank, so send both
 - out, lse = attend(query, key, value, 0)
 + out, lse = attend(query, key, value, -n)
 the rank's own keys are left out: start with attend(query, key, value, 0)
 - source = (comm.rank - hop) % comm.size
 + source = (comm.rank + hop) % comm.size
-the visiting keys are treated as those of another rank: keys move to the right, so after hop steps
+the keys received are treated as those of another rank: keys move to the right, so after hop steps
 they come from hop places to the left, (comm.rank − hop) % comm.size
 + source = left
-the visiting keys are treated as those of the left neighbour, which only passes them on: after hop
+the keys received are treated as those of the left neighbour, which only passes them on: after hop
 steps they come from (comm.rank − hop) % comm.size
 -     def on_rank(comm):
 +     def on_rank(comm, attend=lambda q, k, v, _: attend(q, k, v, len(q) * len(keys))):
 nothing is hidden: a query also sees later keys. attend hides them if it is given the right offset
 - (comm.rank - source) * n
 + 0
-the mask is not shifted: with offset 0, the visiting keys count as if they were at this rank's own
+the mask is not shifted: with offset 0, the keys received count as if they were at this rank's own
 positions. The offset is (comm.rank − source) · n
 + comm.rank - source
 the offset counts ranks, but positions are needed: each rank has n of them
@@ -183,7 +183,7 @@ the sum of both parts is not divided: divide it by the sum of all exponentials, 
 +
 lse stays that of the rank's own keys: after a merge it is new, which covers all keys so far
 +             lse = more_lse
-lse is that of the last visitor: after a merge it is new, which covers all keys so far
+lse is that of the last block: after a merge it is new, which covers all keys so far
 - np.logaddexp(lse, more_lse)
 + np.maximum(lse, more_lse)
 new is the larger of the two logarithms: that keeps exp from overflowing, but the weights do not

@@ -110,7 +110,7 @@ def test_any_number_of_ranks_gives_the_same(name, zigzag, ranks):
 @pytest.mark.thorough
 @pytest.mark.parametrize("implementation", ["reference", "loop", "fused", "tiled", "microkernel"])
 @pytest.mark.parametrize("name", ["none", "causal", "combined", "dense", "keys"])
-def test_every_implementation_can_compute_the_visits(implementation, name):
+def test_every_implementation_can_compute_the_steps(implementation, name):
     with mh.implementation(implementation):
         assert_equal(inputs(), 3, MASKS[name], zigzag=True)
         assert_equal(inputs(dtype="float32"), 3, MASKS[name], tolerance=2e-6)
@@ -203,17 +203,17 @@ def test_the_parts_of_a_sequence_hold_every_position_once(zigzag):
 
 
 def work(n, ranks, mask, zigzag):
-    """The number of visible pairs in the blocks that each rank computes."""
+    """The number of visible pairs in the tiles that each rank computes, and whose keys it sees."""
 
     def on_a_rank(comm):
         x = part(np.empty((1, n, 1)), comm, -2, zigzag)
         route = Route(comm, x, x, mask, zigzag)
-        pairs, sources = 0, route.sources
-        for source, piece in product(sources, range(route.pieces)):
-            for rows, columns, seen in route.blocks(source, piece, slice(None)):
+        pairs, owners = 0, route.owners
+        for owner, piece in product(owners, range(route.pieces)):
+            for rows, columns, seen in route.tiles(owner, piece, slice(None)):
                 shape = rows.stop - rows.start, columns.stop - columns.start
                 pairs += math.prod(shape) if seen is None else seen.array(shape).sum()
-        return int(pairs), sources
+        return int(pairs), owners
 
     return zip(*run(on_a_rank, ranks), strict=True)
 
@@ -226,7 +226,7 @@ def test_zigzag_divides_the_work_under_a_causal_mask_evenly():
         assert max(pairs) / min(pairs) == pytest.approx(1 if zigzag else 7, rel=0.02)
 
 
-def test_keys_visit_only_ranks_whose_queries_see_them():
+def test_keys_go_only_to_ranks_whose_queries_see_them():
     for mask, expected in (
         (None, [[0, 3, 2, 1], [1, 0, 3, 2], [2, 1, 0, 3], [3, 2, 1, 0]]),
         (m.causal(), [[0], [1, 0], [2, 1, 0], [3, 2, 1, 0]]),
@@ -235,8 +235,8 @@ def test_keys_visit_only_ranks_whose_queries_see_them():
         (m.sliding_window(1, 1), [[0, 1], [1, 0, 2], [2, 1, 3], [3, 2]]),
         (m.documents(np.arange(400) // 200), [[0, 1], [1, 0], [2, 3], [3, 2]]),
     ):
-        pairs, sources = work(400, 4, mask, zigzag=False)
-        assert list(sources) == expected
+        pairs, owners = work(400, 4, mask, zigzag=False)
+        assert list(owners) == expected
         seen = np.True_ if mask is None else mask.array((400, 400))
         assert sum(pairs) == np.broadcast_to(seen, (400, 400)).sum()
 
