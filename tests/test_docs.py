@@ -1,18 +1,23 @@
-"""The transcripts in docs/ agree with real output."""
+"""The cells and the transcripts in docs/ run, and the reference lists every public name."""
 
 import contextlib
+import importlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from answers.page import PAGE as WRONG_ANSWERS
 from answers.page import page
+from cells import CellError, cells, run_cell
 
 import minimha as mh
+from minimha import homework
 from minimha.__main__ import main
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -54,6 +59,112 @@ def test_transcripts_are_real(page, count, capsys, tmp_path):
     assert len(found) == count
     for code, text in found:
         assert steady(happens(code, names, capsys, tmp_path)) == steady(text)
+
+
+PAGES = [page for page in sorted(DOCS.glob("*.md")) if any(cells(page))]
+MEASURES = "perf_counter"
+COMMAND = re.compile(r"^shell\(", re.MULTILINE)
+STEPS = re.compile(r"\bsteps=\d+")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_cells_of_a_page_run(page, request, tmp_path, monkeypatch):
+    """Without --thorough not those that measure times, nor from the first one that starts a command
+    on; and models are trained for two steps."""
+    pytest.importorskip("matplotlib").use("agg")
+    pytest.importorskip("IPython")
+    thorough = request.config.getoption("--thorough")
+    folder = shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("measured"))
+    monkeypatch.chdir(folder)  # where Sphinx runs them
+    tasks = homework.course()  # to which teaching.md adds one
+    before = dict(tasks)
+    request.addfinalizer(lambda: (tasks.clear(), tasks.update(before)))
+    here = str(Path.home()), str(Path.cwd()), str(tmp_path)
+    names = {"__name__": "__main__"}
+    for code, line in cells(page):
+        if not thorough and COMMAND.search(code):
+            break
+        if not thorough and MEASURES in code:
+            continue
+        printed = run_cell(code if thorough else STEPS.sub("steps=2", code), line, page, names)
+        paths = [path for path in here if f"{path}{os.sep}" in printed]
+        assert not paths, f"docs/{page.name}:{line + 1} prints a path of this machine: {printed}"
+
+
+def test_a_cell_that_fails_is_shown_with_its_file_and_line(tmp_path):
+    page = tmp_path / "page.md"
+    text = "# Title\n\n```{code-cell} python\n:tags: [remove-input]\n\nx = 1\n1 / (x - 1)\n```\n"
+    page.write_text(text, encoding="utf-8")
+    ((code, line),) = cells(page)
+    with pytest.raises(CellError) as error:
+        run_cell(code, line, page, {})
+    assert f"{tmp_path.name}/page.md:7: ZeroDivisionError" in str(error.value)
+    assert str(error.value).endswith("The cell:\n\nx = 1\n1 / (x - 1)")
+
+
+def test_pages_leave_out_what_is_said_while_kernels_are_compiled():
+    """It goes to stderr, and names a folder of the machine."""
+    code = "import logging; logging.getLogger('minimha').warning('compiling')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "compiling\n")
+    settings = (DOCS / "conf.py").read_text(encoding="utf-8")
+    assert '\nnb_output_stderr = "remove"' in settings, (
+        "docs/conf.py has to remove stderr from pages: it contains a path of the machine"
+    )
+
+
+DIRECTIVE = re.compile(r"^\.\. auto(\w+):: (\S+)\n((?: {3}.*\n)*)", re.MULTILINE)
+MEMBERS = re.compile(r":members:(.*(?:\n {10,}.*)*)")
+
+
+def found(path):
+    """The object of this name, such as minimha.masks.causal. A function is found before the module
+    of the same name."""
+    first, *names = path.split(".")
+    x = importlib.import_module(first)
+    for name in names:
+        if not hasattr(x, name):
+            importlib.import_module(f"{x.__name__}.{name}")
+        x = getattr(x, name)
+    return x
+
+
+def documented():
+    """The objects that docs/reference.md lists."""
+    for kind, path, options in DIRECTIVE.findall((DOCS / "reference.md").read_text("utf-8")):
+        x = importlib.import_module(path) if kind == "module" else found(path)
+        if kind != "module":
+            yield x
+        elif listed := re.findall(r"\w+", MEMBERS.search(options)[1]):
+            yield from (getattr(x, name) for name in listed)
+        else:
+            defined = [k for k, v in vars(x).items() if getattr(v, "__module__", "") == path]
+            yield from (getattr(x, name) for name in getattr(x, "__all__", defined))
+
+
+def public(name, module):
+    """All public names of a module and of the modules among them."""
+    for inner in module.__all__:
+        x = getattr(module, inner)
+        if not isinstance(x, ModuleType):
+            yield f"{name}.{inner}", x
+        elif hasattr(x, "__all__"):
+            yield from public(f"{name}.{inner}", x)
+
+
+def not_in(objects, names):
+    known = {*map(id, objects)}
+    return [name for name, x in names if id(x) not in known]
+
+
+def test_the_reference_lists_every_public_name():
+    missing = not_in(documented(), public("minimha", mh))
+    assert not missing, f"docs/reference.md does not list {', '.join(missing)}: add each of them"
+
+
+def test_a_public_name_that_the_reference_lacks_is_named():
+    listed = [x for x in documented() if x is not mh.masks.prefix]
+    assert not_in(listed, public("minimha", mh)) == ["minimha.masks.prefix"]
 
 
 def without_counts(text):
