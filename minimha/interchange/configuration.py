@@ -6,11 +6,10 @@ blocks that have it, or with a period; rotary positions for all blocks, for some
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from ..multihead import QKNorm, positions
-from ..transformers import GPT
+from ..transformers.gpt import GPTSettings
 from .json_file import BOOLEAN, OBJECT, Kind, Reader, one_of, shown
 from .layouts import GPT2, HARMLESS, KINDS, POSITIVE, SIZE, UNSUPPORTED, Layout
 
@@ -225,8 +224,7 @@ def _block_entries(layout: Layout, blocks: list[dict[str, Any]]) -> dict[str, An
 def resolved(settings: dict[str, Any]) -> dict[str, Any]:
     """All settings of a GPT, in one form: defaults are replaced by what they stand for, and each
     block has its own window and rotary positions."""
-    defaults = {name: p.default for name, p in inspect.signature(GPT).parameters.items()}
-    s = with_sizes(defaults | settings)
+    s = with_sizes(vars(GPTSettings(**settings)))
     del s["rng"], s["dtype"]
     common = {"rope": s.pop("rope"), "window": s.pop("window")}
     s["layers"] = [common | dict(layer) for layer in s["layers"] or [{}] * s["num_layers"]]

@@ -34,7 +34,8 @@ class MultiHeadAttention(Module):
     form          how W^Q, W^K, W^V are stored, one of `projections.FORMS`
     bias          whether the projections add b_q, b_k, b_v, b_o; "qkv" leaves out b_o
     scale         of the scores, 1/√D unless given
-    softcap       limits the scores to softcap · tanh(scores / softcap)
+    softcap       limits the scores to softcap · tanh(scores / softcap). The predictions of a `GPT`
+                  can be limited in the same way, by its logit_softcap
     sink          whether the softmax of each head has one more logit, without a value, which is
                   learned and starts at 0
     qk_norm       whether Q and K are normalised in each head by `rms_norm`, with learned weights;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from minimha_autograd import backend, widened
@@ -12,6 +12,65 @@ from ..masks.mask import AnyMask
 from ..multihead import KeyValueCache, MultiHeadAttention, QKNorm, positions
 from ..multihead.cache import window_mask
 from ..nn import MLP, Dropout, LayerNorm, Module, RMSNorm
+from .settings import arguments_of
+
+
+@dataclass(kw_only=True)
+class CommonSettings:
+    """The settings that a GPT has in common with each of its blocks: see `Block`."""
+
+    d_model: int = field(kw_only=False)  # M
+    num_heads: int = field(kw_only=False)  # H
+
+    # self-attention
+    num_kv_heads: int | None = None  # G
+    head_dim: int | None = None  # D
+    scale: float | None = None
+    softcap: float | None = None
+    qk_norm: bool | QKNorm = False
+    rope: positions.Rope | None = None
+    window: int | None = None
+    sinks: int = 0
+    attention_bias: bool | str | None = None
+
+    # the perceptron
+    hidden: int | None = None
+    activation: str = "gelu"
+
+    # norms
+    norm: str = "layer"
+    norm_eps: float | None = None
+    norm_of: str = "input"
+
+    # all parts
+    bias: bool = True
+    dropout: float = 0.0
+    rng: Rng = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        # NumPy's numbers become Python's, which files can hold.
+        vars(self).update(backend.setting(vars(self)))
+
+        # One generator draws the weights of all parts, one after another.
+        self.rng = backend.generator(self.rng)
+
+
+@dataclass(kw_only=True)
+class BlockSettings(CommonSettings):
+    """The settings of a `Block`, which explains them."""
+
+    norm_first: bool = True
+    cross: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = self.norm_of in ("input", "output", "both")
+        if not known or not (self.norm_first or self.norm_of == "input"):
+            raise ValueError(
+                f"norm_of = {self.norm_of!r} must be 'input', and with norm_first 'output' or "
+                "'both'"
+            )
 
 
 class Block(Module):
@@ -41,61 +100,76 @@ class Block(Module):
     norms of outputs: Walsh et al., "2 OLMo 2 Furious" (2025); Gemma Team, "Gemma 2" (2024).
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        *,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        hidden: int | None = None,
-        activation: str = "gelu",
-        norm: str = "layer",
-        norm_eps: float | None = None,
-        norm_first: bool = True,
-        norm_of: str = "input",
-        cross: bool = False,
-        scale: float | None = None,
-        softcap: float | None = None,
-        qk_norm: bool | QKNorm = False,
-        rope: positions.Rope | None = None,
-        window: int | None = None,
-        sinks: int = 0,
-        bias: bool = True,
-        attention_bias: bool | str | None = None,
-        dropout: float = 0.0,
-        rng: Rng = 0,
-        dtype: str = "float32",
-    ) -> None:
-        rng = backend.generator(rng)
-        common: dict[str, Any] = {"bias": bias, "rng": rng, "dtype": dtype}
+    @arguments_of(BlockSettings)
+    def __init__(self, settings: BlockSettings) -> None:
+        d_model = settings.d_model
+        bias = settings.bias
+        dtype = settings.dtype
+        rng = settings.rng
 
-        def new_norm() -> LayerNorm | RMSNorm:
-            return norm_layer(norm, d_model, bias=bias, eps=norm_eps, dtype=dtype)
+        # Some models, such as Qwen2, have biases in attention alone.
+        attention_bias = settings.attention_bias
+        if attention_bias is None:
+            attention_bias = bias
 
-        if norm_of not in ("input", "output", "both") or not (norm_first or norm_of == "input"):
-            raise ValueError(
-                f"norm_of = {norm_of!r} must be 'input', and with norm_first 'output' or 'both'"
-            )
-        self.norm_first, before, after = norm_first, norm_of != "output", norm_of != "input"
-        window, sinks = backend.setting((window, sinks))
-        self.window, self.sinks = window, sinks
-        self.near = None if window is None else window_mask(window, sinks)
-        self.norm_attention = new_norm() if before else None
+        self.norm_first = settings.norm_first
+        self.window = settings.window
+        self.sinks = settings.sinks
+        self.near = None
+        if settings.window is not None:
+            self.near = window_mask(settings.window, settings.sinks)
+
+        def new_norm(wanted: bool) -> LayerNorm | RMSNorm | None:
+            if not wanted:
+                return None
+            return norm_layer(settings.norm, d_model, bias=bias, eps=settings.norm_eps, dtype=dtype)
+
+        before = settings.norm_of != "output"  # of what a part gets
+        after = settings.norm_of != "input"  # of what it adds
+
+        # The order of the attributes is that of the parameters, in names and in files.
+        self.norm_attention = new_norm(before)
         self.attention = MultiHeadAttention(
-            d_model, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, scale=scale,
-            softcap=softcap, qk_norm=qk_norm, rope=rope, dropout=dropout,
-            **common | {"bias": bias if attention_bias is None else attention_bias},
-        )  # fmt: skip
-        self.norm_attention_output = new_norm() if after else None
-        self.norm_cross = new_norm() if cross else None
-        self.cross = (
-            MultiHeadAttention(d_model, num_heads, dropout=dropout, **common) if cross else None
+            d_model,
+            settings.num_heads,
+            num_kv_heads=settings.num_kv_heads,
+            head_dim=settings.head_dim,
+            scale=settings.scale,
+            softcap=settings.softcap,
+            qk_norm=settings.qk_norm,
+            rope=settings.rope,
+            bias=attention_bias,
+            dropout=settings.dropout,
+            rng=rng,
+            dtype=dtype,
         )
-        self.norm_mlp = new_norm() if before else None
-        self.mlp = MLP(d_model, hidden, activation=activation, **common)
-        self.norm_mlp_output = new_norm() if after else None
-        self.dropout = Dropout(dropout)
+        self.norm_attention_output = new_norm(after)
+
+        # Keys and values of cross-attention come from the memory, which has positions of its own:
+        # neither rope nor a window applies to it.
+        self.norm_cross = new_norm(settings.cross)
+        self.cross = None
+        if settings.cross:
+            self.cross = MultiHeadAttention(
+                d_model,
+                settings.num_heads,
+                bias=bias,
+                dropout=settings.dropout,
+                rng=rng,
+                dtype=dtype,
+            )
+
+        self.norm_mlp = new_norm(before)
+        self.mlp = MLP(
+            d_model,
+            settings.hidden,
+            activation=settings.activation,
+            bias=bias,
+            rng=rng,
+            dtype=dtype,
+        )
+        self.norm_mlp_output = new_norm(after)
+        self.dropout = Dropout(settings.dropout)
 
     def __call__(
         self,
@@ -115,38 +189,64 @@ class Block(Module):
         With a cache, those of self-attention have a column for each key in it as well.
         positions, cache and rng are those of `MultiHeadAttention`.
         """
-        weights = []
+        # The window hides what the mask still shows.
         if self.near is not None:
             mask = self.near if mask is None else mask & self.near
 
-        def attend(attention: Any, *inputs: Any, **settings: Any) -> Any:
-            out = attention(*inputs, rng=rng, return_weights=return_weights, **settings)
-            if return_weights:
-                out, seen = out
-                weights.append(seen)
-            return out
+        # x = x + attention(norm(x))
+        y = self.attention(
+            self._before(x, self.norm_attention),
+            mask=mask,
+            positions=positions,
+            cache=cache,
+            rng=rng,
+            return_weights=return_weights,
+        )
+        weights = []
+        if return_weights:
+            y, seen = y  # (B, T, M), (B, H, T, T)
+            weights.append(seen)
+        x = self._after(x, y, self.norm_attention, self.norm_attention_output, rng)
+        del y  # or it would stay in memory beside the perceptron's hidden units
 
-        own: dict[str, Any] = {"mask": mask, "positions": positions, "cache": cache}
-        x = self._add(
-            x, self.norm_attention, lambda y: attend(self.attention, y, **own), rng,
-            self.norm_attention_output,
-        )  # fmt: skip
+        # x = x + cross(norm(x), memory)
         if self.cross is not None:
-            x = self._add(
-                x, self.norm_cross, lambda y: attend(self.cross, y, memory, mask=memory_mask), rng
+            y = self.cross(
+                self._before(x, self.norm_cross),
+                memory,
+                mask=memory_mask,
+                rng=rng,
+                return_weights=return_weights,
             )
-        x = self._add(x, self.norm_mlp, self.mlp, rng, self.norm_mlp_output)
-        return (x, *weights) if return_weights else x
+            if return_weights:
+                y, seen = y  # (B, T, M), (B, H, T, S)
+                weights.append(seen)
+            x = self._after(x, y, self.norm_cross, None, rng)
+            del y
 
-    def _add(
-        self, x: Any, norm: Any, part: Callable[[Any], Any], rng: Any, norm_output: Any = None
-    ) -> Any:
-        """x with the output of one part added, normalised before the part, after it, or after the
-        sum."""
+        # x = x + mlp(norm(x))
+        y = self.mlp(self._before(x, self.norm_mlp))  # (B, T, M)
+        x = self._after(x, y, self.norm_mlp, self.norm_mlp_output, rng)
+        if return_weights:
+            return x, *weights
+        return x  # (B, T, M)
+
+    def _before(self, x: Any, norm: Any) -> Any:
+        """What a part gets: x (B, T, M), normalised by pre-norm."""
+        if norm is None or not self.norm_first:
+            return x
+        return norm(x)
+
+    def _after(self, x: Any, y: Any, norm: Any, norm_output: Any, rng: Any) -> Any:
+        """x with the output y of a part added, both (B, T, M)."""
+        if norm_output is not None:
+            y = norm_output(y)
+        x = x + self.dropout(y, rng)
+
+        # Post-norm, as in the paper, normalises the sum.
         if not self.norm_first:
-            return norm(x + self.dropout(part(x), rng))
-        y = part(x if norm is None else norm(x))
-        return x + self.dropout(y if norm_output is None else norm_output(y), rng)
+            x = norm(x)
+        return x
 
 
 def norm_layer(
@@ -154,12 +254,16 @@ def norm_layer(
 ) -> LayerNorm | RMSNorm:
     """A `LayerNorm` for "layer", an `RMSNorm` for the other kinds. Raises ValueError if there is no
     such kind."""
-    settings: dict[str, Any] = {"dtype": dtype} if eps is None else {"dtype": dtype, "eps": eps}
-    if kind in ("rms", "rms plus one"):
-        return RMSNorm(width, plus_one=kind == "rms plus one", **settings)
-    if kind != "layer":
-        raise ValueError(f"norm = {kind!r} must be 'layer', 'rms' or 'rms plus one'")
-    return LayerNorm(width, bias=bias, **settings)
+    settings: dict[str, Any] = {"dtype": dtype}
+    if eps is not None:
+        settings["eps"] = eps  # each kind has its own default
+    if kind == "layer":
+        return LayerNorm(width, bias=bias, **settings)
+    if kind == "rms":
+        return RMSNorm(width, **settings)
+    if kind == "rms plus one":
+        return RMSNorm(width, plus_one=True, **settings)
+    raise ValueError(f"norm = {kind!r} must be 'layer', 'rms' or 'rms plus one'")
 
 
 def widen_vectors(model: Module) -> None:

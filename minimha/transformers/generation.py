@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from minimha_autograd.backend import Array, Rng
 from ..functional.checks import at_least_0, integer
 from ..multihead import KeyValueCache
 from .gpt import GPT
+from .settings import arguments_of
 
 
 class Reader:
@@ -22,74 +23,104 @@ class Reader:
     When the context is full, it goes on with the newest half of it, as if nothing had come before.
     """
 
-    def __init__(self, model: GPT, cache: bool = True, reserve: int = 64) -> None:
-        self.model, self.cache, self.reserve = model, cache, reserve
+    def __init__(
+        self,
+        model: GPT,
+        cache: bool = True,
+        reserve: int = 64,
+    ) -> None:
+        self.model = model
+        self.cache = cache
+        self.reserve = reserve
         self.like = model.parameters()[0].data
-        self.start = self.seen = 0  # where the context begins, and the tokens in the caches end
         self.caches: list[KeyValueCache] | None = None
+
+        self.start = 0  # where the context begins
+        self.seen = 0  # where the tokens in the caches end
 
     def room(self, end: int) -> int:
         """How many tokens can follow the first `end` tokens before the context is full."""
-        if end - self.start > self.model.context:
-            self.start, self.caches = end - (self.model.context + 1) // 2, None
-        return self.start + self.model.context - end
+        context = self.model.context
+        if end - self.start > context:
+            self.start = end - (context + 1) // 2
+            self.caches = None  # made for other positions
+        return self.start + context - end
 
     def __call__(self, known: np.ndarray, last: int = 1) -> np.ndarray:
         """The logits (B, last, V) at the last positions of known tokens (B, T), of which those that
         were passed earlier are not read again."""
         self.room(known.shape[1])
         if not self.caches:
-            self.caches = self.model.new_caches(self.reserve) if self.cache else None
             self.seen = self.start
-        new = backend.like(known[:, self.seen :], self.like)
+            if self.cache:
+                self.caches = self.model.new_caches(self.reserve)
+
+        new = backend.like(known[:, self.seen :], self.like)  # (B, unread)
         with no_grad():
-            logits = backend.to_numpy(self.model(new, caches=self.caches)[:, -last:].data)
+            logits = self.model(new, caches=self.caches)  # (B, unread, V)
+            logits = backend.to_numpy(logits[:, -last:].data)
         self.seen = known.shape[1]
+
         if np.isnan(logits).any():
             raise ValueError("the model's logits are NaN, probably because its training diverged")
         return logits
 
     def rewind(self, end: int) -> None:
         """Forget the tokens after the first `end` tokens."""
+        unwanted = max(0, self.seen - end)
         for cache in self.caches or ():
-            cache.rewind(max(0, self.seen - end))
+            cache.rewind(unwanted)
         self.seen = min(self.seen, end)
 
 
-class Sampling(NamedTuple):
-    """The settings of `generate` that decide how tokens are drawn."""
+@dataclass(kw_only=True)
+class Sampling:
+    """The settings that decide how tokens are drawn, which `generate` explains.
 
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    stop: list[int]
+    Raises TypeError for settings that are not numbers, ValueError for settings out of range.
+    """
 
-    @classmethod
-    def checked(cls, temperature: Any, top_k: Any, top_p: Any, stop: Collection[int]) -> Sampling:
-        """The settings as Python numbers. Raises TypeError for settings that are not numbers,
-        ValueError for settings out of range."""
-        temperature = at_least_0(temperature, "temperature")
-        if top_k is not None:
-            top_k = integer(top_k, "top_k", least=1)
-        if top_p is not None:
-            top_p = at_least_0(top_p, "top_p")
-            if not 0 < top_p <= 1:
-                raise ValueError(f"top_p = {top_p} must be above 0 and at most 1")
-        ends = [integer(token, "a token of stop", least=0) for token in stop]
-        return cls(temperature, top_k, top_p, ends)
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    stop: Collection[int] = ()
+    rng: Rng = 0
+
+    def __post_init__(self) -> None:
+        self.temperature = at_least_0(self.temperature, "temperature")
+        if self.top_k is not None:
+            self.top_k = integer(self.top_k, "top_k", least=1)
+        if self.top_p is not None:
+            self.top_p = at_least_0(self.top_p, "top_p")
+            if not 0 < self.top_p <= 1:
+                raise ValueError(f"top_p = {self.top_p} must be above 0 and at most 1")
+        self.ends = [integer(token, "a token of stop", least=0) for token in self.stop]
+        self.generator = backend.generator(self.rng)
+
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """The probabilities (B, V) for logits (B, V)."""
+        return probabilities(logits, self.temperature, self.top_k, self.top_p)
+
+    def draw(self, logits: np.ndarray) -> np.ndarray:
+        """One token (B,) for each row of logits (B, V)."""
+        if self.temperature == 0:
+            return logits.argmax(axis=-1)
+        return sample(self.probabilities(logits), self.generator)
 
 
+@dataclass(kw_only=True)
+class Generation(Sampling):
+    """The settings of `generate`."""
+
+    cache: bool = True
+
+
+@arguments_of(Generation)
 def generate(
     model: GPT,
     tokens: Array,
     count: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    stop: Collection[int] = (),
-    rng: Rng = 0,
-    cache: bool = True,
+    settings: Generation,
 ) -> Array:
     """Continue tokens (B, T), with T at least 1, by count tokens. Returns (B, T + count).
 
@@ -110,60 +141,56 @@ def generate(
     Raises ValueError for settings out of range and for a model whose logits are NaN, TypeError for
     tokens that are not integers and for settings that are not numbers.
     """
-    drawn = stream(
-        model, tokens, count, temperature=temperature, top_k=top_k, top_p=top_p, stop=stop,
-        rng=rng, cache=cache,
-    )  # fmt: skip
-    columns = [checked_tokens(tokens), *(new[:, None] for new in drawn)]
-    return backend.like(np.concatenate(columns, axis=1), array_of(tokens))
+    known = checked_tokens(tokens)  # (B, T)
+    count = integer(count, "count", least=0)
+    columns = [known]
+    for drawn in itertools.islice(_drawn(model, known, settings), count):
+        columns.append(drawn[:, None])  # (B, 1)
+    whole = np.concatenate(columns, axis=1)  # (B, T + count)
+    return backend.like(whole, array_of(tokens))
 
 
+@arguments_of(Generation)
 def stream(
     model: GPT,
     tokens: Array,
     count: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    stop: Collection[int] = (),
-    rng: Rng = 0,
-    cache: bool = True,
+    settings: Generation,
 ) -> Iterator[np.ndarray]:
     """The new tokens of `generate`, step by step: (B,) as soon as they are drawn.
 
     Arguments and errors are those of `generate`.
     """
     known = checked_tokens(tokens)
-    by = Sampling.checked(temperature, top_k, top_p, stop)
     count = integer(count, "count", least=0)
-    rng = backend.generator(rng)
-
-    def draw(logits: np.ndarray) -> np.ndarray:
-        if by.temperature == 0:
-            return logits.argmax(axis=-1)
-        return sample(probabilities(logits, by.temperature, by.top_k, by.top_p), rng)
-
-    return itertools.islice(_drawn(model, known, draw, by.stop, cache), count)
+    return itertools.islice(_drawn(model, known, settings), count)
 
 
 def _drawn(
-    model: GPT, known: np.ndarray, draw: Callable[[Array], Array], ends: list[int], cache: bool
+    model: GPT,
+    known: np.ndarray,
+    settings: Generation,
 ) -> Iterator[np.ndarray]:
-    """The tokens (B,) drawn from the logits (B, V) after known tokens (B, T), step by step, until
-    each sequence has one of the ends."""
-    read, ended = Reader(model, cache), np.zeros(len(known), dtype=bool)
+    """The tokens (B,) after known tokens (B, T), step by step, until all sequences have ended."""
+    read = Reader(model, settings.cache)
+    ended = np.zeros(len(known), dtype=bool)  # (B,)
     while not ended.all():
-        drawn = np.where(ended, known[:, -1], draw(read(known)[:, -1]))
-        ended |= np.isin(drawn, ends)
-        known = np.concatenate([known, drawn[:, None]], axis=1)
+        drawn = settings.draw(read(known)[:, -1])  # (B,)
+
+        # A sequence that has ended goes on with the token that ended it.
+        drawn = np.where(ended, known[:, -1], drawn)
+        ended |= np.isin(drawn, settings.ends)
+        column = drawn[:, None]  # (B, 1)
+        known = np.concatenate([known, column], axis=1)
         yield drawn
 
 
 def checked_tokens(tokens: Array) -> np.ndarray:
     """The tokens (B, T), of any integer type, as int64 on the host. Raises as `generate` does."""
     backend.require(backend.is_integral, array_of(tokens), "tokens")
-    known = backend.to_numpy(array_of(tokens)).astype("int64")  # uint8 has no token above 255
+
+    # Drawn tokens will be appended: uint8, for example, has none above 255.
+    known = backend.to_numpy(array_of(tokens)).astype("int64")
     if known.ndim != 2 or not known.shape[1]:
         raise ValueError(f"tokens has shape {known.shape}, but must be (B, T) with T at least 1")
     return known
@@ -171,9 +198,12 @@ def checked_tokens(tokens: Array) -> np.ndarray:
 
 def sample(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """One token for each row of probabilities (B, V): (B,)."""
-    cumulative = p.cumsum(axis=-1)
-    drawn = rng.random((len(p), 1)) * cumulative[:, -1:]
-    return (cumulative <= drawn).sum(axis=-1)
+    # A point on the line from 0 to the sum, on which each token takes a piece as long as its
+    # probability. The token is the number of pieces before the point.
+    ends = p.cumsum(axis=-1)  # (B, V)
+    total = ends[:, -1:]  # (B, 1)
+    point = rng.random((len(p), 1)) * total  # (B, 1)
+    return (ends <= point).sum(axis=-1)
 
 
 def probabilities(
@@ -190,20 +220,32 @@ def probabilities(
     Source of top_p: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020).
     """
     logits = logits.astype(np.float64)
-    largest = logits.max(axis=-1, keepdims=True)
-    with np.errstate(all="ignore"):  # ∞ − ∞, and quotients below the range of float64: exp gives 0
-        p = np.exp(np.where(logits == largest, 0.0, (logits - largest) / temperature))
+    largest = logits.max(axis=-1, keepdims=True)  # (B, 1)
+
+    # Without the largest logit, exp cannot overflow. Warnings would be about ∞ − ∞, which `where`
+    # replaces, and about quotients below the range of float64, for which exp gives 0.
+    with np.errstate(all="ignore"):
+        exponents = (logits - largest) / temperature
+        p = np.exp(np.where(logits == largest, 0.0, exponents))
     p /= p.sum(axis=-1, keepdims=True)
+
     if top_k is not None and top_k < p.shape[-1]:
-        p = _at_least(p, np.sort(p, axis=-1)[:, -top_k, None])
+        rising = np.sort(p, axis=-1)
+        smallest = rising[:, -top_k, None]  # (B, 1), of the k largest
+        p = _at_least(p, smallest)
+
     if top_p is not None:
         falling = -np.sort(-p, axis=-1)
-        inside = falling.cumsum(axis=-1) - falling < top_p  # those before have less than top_p
-        p = _at_least(p, np.min(falling, axis=-1, keepdims=True, where=inside, initial=1.0))
+
+        # A token is inside if those before it do not yet have the probability top_p.
+        before = falling.cumsum(axis=-1) - falling
+        inside = before < top_p  # (B, V), at least the first
+        smallest = np.min(falling, axis=-1, keepdims=True, where=inside, initial=1.0)
+        p = _at_least(p, smallest)
     return p
 
 
 def _at_least(p: np.ndarray, smallest: np.ndarray) -> np.ndarray:
-    """p with smaller entries set to 0, scaled to sum to 1."""
+    """p (B, V) with entries below the smallest (B, 1) set to 0, scaled to sum to 1."""
     p = np.where(p >= smallest, p, 0.0)
     return p / p.sum(axis=-1, keepdims=True)

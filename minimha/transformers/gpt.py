@@ -4,17 +4,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from minimha_autograd import backend, ops
-from minimha_autograd.backend import Array, Rng, namespace
+from minimha_autograd.backend import Array, namespace
 
 from .. import masks
 from ..functional import linear
 from ..functional.checks import integer
-from ..multihead import KeyValueCache, QKNorm, positions
+from ..multihead import KeyValueCache
 from ..nn import Dropout, Embedding, Linear, Module
-from .block import Block, norm_layer, widen_vectors
+from .block import Block, CommonSettings, norm_layer, widen_vectors
+from .settings import arguments_of
+
+
+@dataclass(kw_only=True)
+class GPTSettings(CommonSettings):
+    """The settings of a `GPT`, which explains them."""
+
+    vocabulary: int = field(kw_only=False)
+    context: int
+    d_model: int  # M
+    num_heads: int  # H
+    num_layers: int
+    layers: Sequence[Mapping[str, Any]] | None = None
+    tie: bool = False
+    scale_embeddings: bool = False
+    logit_softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.num_layers = integer(self.num_layers, "num_layers", least=0)
+        if self.layers is not None and len(self.layers) != self.num_layers:
+            raise ValueError(
+                f"layers has {len(self.layers)} entries, but num_layers is {self.num_layers}"
+            )
+
+    def of_each_block(self) -> list[dict[str, Any]]:
+        """The settings of every block: the common ones, in which its entry of layers replaces
+        some."""
+        names = [setting.name for setting in fields(CommonSettings)]
+        common = {name: getattr(self, name) for name in names}
+        if self.layers is None:
+            return [common] * self.num_layers
+        return [{**common, **own} for own in self.layers]
 
 
 class GPT(Module):
@@ -34,7 +68,8 @@ class GPT(Module):
     scale_embeddings
                  whether the embeddings are multiplied by √M
     logit_softcap
-                 limits the logits to logit_softcap · tanh(logits / logit_softcap)
+                 limits the logits to logit_softcap · tanh(logits / logit_softcap). This is the
+                 formula with which softcap limits the scores inside attention; a Gemma 2 has both
     rng          a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
     dtype        of the weights. "bfloat16" is for the matrices alone: biases, the weights of norms
                  and activations are then float32
@@ -47,69 +82,46 @@ class GPT(Module):
     Source: Radford et al., GPT-2 (2019); Touvron et al., Llama (2023).
     """
 
-    def __init__(
-        self,
-        vocabulary: int,
-        *,
-        context: int,
-        d_model: int,
-        num_heads: int,
-        num_layers: int,
-        bias: bool = True,
-        tie: bool = False,
-        dropout: float = 0.0,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        hidden: int | None = None,
-        activation: str = "gelu",
-        norm: str = "layer",
-        norm_eps: float | None = None,
-        norm_of: str = "input",
-        rope: positions.Rope | None = None,
-        window: int | None = None,
-        sinks: int = 0,
-        qk_norm: bool | QKNorm = False,
-        scale: float | None = None,
-        softcap: float | None = None,
-        attention_bias: bool | str | None = None,
-        layers: Sequence[Mapping[str, Any]] | None = None,
-        scale_embeddings: bool = False,
-        logit_softcap: float | None = None,
-        rng: Rng = 0,
-        dtype: str = "float32",
-    ) -> None:
-        num_layers = integer(num_layers, "num_layers", least=0)
-        vocabulary, context, d_model = backend.setting((vocabulary, context, d_model))
-        of_blocks: dict[str, Any] = {
-            "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
-            "hidden": hidden, "activation": activation, "norm": norm, "norm_eps": norm_eps,
-            "norm_of": norm_of, "rope": rope, "window": window, "sinks": sinks, "qk_norm": qk_norm,
-            "scale": scale, "softcap": softcap, "bias": bias, "attention_bias": attention_bias,
-            "dropout": dropout, "dtype": dtype,
-        }  # fmt: skip
-        of_blocks, layers, logit_softcap = backend.setting((of_blocks, layers, logit_softcap))
-        self.settings = {
-            "vocabulary": vocabulary, "context": context, "d_model": d_model,
-            "num_layers": num_layers, "tie": tie, "layers": layers,
-            "scale_embeddings": scale_embeddings, "logit_softcap": logit_softcap, **of_blocks,
-        }  # fmt: skip
-        own = [{}] * num_layers if layers is None else layers
-        if len(own) != num_layers:
-            raise ValueError(f"layers has {len(own)} entries, but num_layers is {num_layers}")
-        self.embedding_scale = math.sqrt(d_model) if scale_embeddings else None
-        self.logit_softcap = logit_softcap
-        rng, self.context = backend.generator(rng), context
+    @arguments_of(GPTSettings)
+    def __init__(self, settings: GPTSettings) -> None:
+        self.settings = dict(vars(settings))
+        del self.settings["rng"]  # used up: GPT(**model.settings) draws new weights
+
+        vocabulary = settings.vocabulary
+        d_model = settings.d_model
+        dtype = settings.dtype
+        rng = settings.rng
+        self.context = settings.context
+        self.logit_softcap = settings.logit_softcap
+        self.embedding_scale = None
+        if settings.scale_embeddings:
+            self.embedding_scale = math.sqrt(d_model)
+
+        # The order of the attributes is that of the parameters, in names and in files.
         self.tokens = Embedding(vocabulary, d_model, rng=rng, dtype=dtype)
-        self.positions = None if rope else Embedding(context, d_model, rng=rng, dtype=dtype)
-        self.dropout = Dropout(dropout)
-        self.blocks = [Block(d_model, rng=rng, **{**of_blocks, **layer}) for layer in own]
-        self.norm = norm_layer(norm, d_model, bias=bias, eps=norm_eps, dtype=dtype)
-        self.head = None if tie else Linear(d_model, vocabulary, bias=False, rng=rng, dtype=dtype)
+        self.positions = None
+        if not settings.rope:
+            self.positions = Embedding(settings.context, d_model, rng=rng, dtype=dtype)
+        self.dropout = Dropout(settings.dropout)
+        self.blocks = [Block(**of_block) for of_block in settings.of_each_block()]
+
+        # The output of the last block is a sum that is not yet normalised.
+        self.norm = norm_layer(
+            settings.norm, d_model, bias=settings.bias, eps=settings.norm_eps, dtype=dtype
+        )
+        self.head = None
+        if not settings.tie:
+            self.head = Linear(d_model, vocabulary, bias=False, rng=rng, dtype=dtype)
+
         for name, p in self.named_parameters():
             if p.ndim == 2:
-                residual = name.endswith(("attention.w_o", "mlp.narrow.weight"))
-                std = 0.02 / math.sqrt(2 * num_layers) if residual else 0.02
+                std = 0.02
+                if name.endswith(("attention.w_o", "mlp.narrow.weight")):
+                    # The residual stream adds up two outputs of each block. Their sum does not
+                    # grow with the number of blocks if each of them shrinks with its root.
+                    std /= math.sqrt(2 * settings.num_layers)
                 p.data = backend.normal(rng, p.shape, std=std, dtype=dtype)
+
         if dtype == "bfloat16":
             widen_vectors(self)
 
@@ -135,35 +147,59 @@ class GPT(Module):
         integers.
         """
         backend.require(backend.is_integral, tokens, "tokens")
-        past = len(caches[0]) if caches else 0
-        if tokens.ndim != 2 or past + tokens.shape[1] > self.context:
-            after = f" after {past} in the cache" if past else ""
+        past = 0
+        if caches:
+            past = len(caches[0])
+        room = self.context - past
+        if tokens.ndim != 2 or tokens.shape[1] > room:
+            after = ""
+            if past:
+                after = f" after {past} in the cache"
             raise ValueError(
                 f"tokens has shape {tuple(tokens.shape)}{after}, but must be (B, T) with T at most "
-                f"{self.context - past}, the context"
+                f"{room}, the context"
             )
-        x = self.tokens(tokens)
+
+        x = self.tokens(tokens)  # (B, T, M)
         if self.embedding_scale is not None:
             x = x * self.embedding_scale
+
+        # Without rope, positions are rows of a table, added to the tokens.
         if self.positions is not None:
-            end, xp = past + tokens.shape[1], namespace(tokens)
-            own = xp.arange(past, end, device=tokens.device) if positions is None else positions
-            x = x + self.positions(own)
-        x, all_weights = self.dropout(x, rng), []
+            rows = positions
+            if rows is None:
+                xp = namespace(tokens)
+                end = past + tokens.shape[1]
+                rows = xp.arange(past, end, device=tokens.device)  # (T,)
+            x = x + self.positions(rows)  # (B, T, M) + (T, M)
+        x = self.dropout(x, rng)
+
+        all_weights = []
         for k, block in enumerate(self.blocks):
-            cache = caches[k] if caches else None
+            cache = None
+            if caches:
+                cache = caches[k]
             x = block(
-                x, masks.causal(), positions=positions, cache=cache, rng=rng,
+                x,
+                masks.causal(),
+                positions=positions,
+                cache=cache,
+                rng=rng,
                 return_weights=return_weights,
-            )  # fmt: skip
+            )
             if return_weights:
-                x, weights = x
+                x, weights = x  # (B, T, M), (B, H, T, S)
                 all_weights.append(weights)
-        x = self.norm(x)
+        x = self.norm(x)  # (B, T, M)
+
+        # A tied head gives each token the product of x with its own embedding.
         logits = linear(x, self.tokens.table.mT) if self.head is None else self.head(x)
         if self.logit_softcap is not None:
+            # tanh has the slope 1 at 0 and stays between −1 and 1: only large logits change.
             logits = self.logit_softcap * ops.tanh(logits / self.logit_softcap)
-        return (logits, all_weights) if return_weights else logits
+        if return_weights:
+            return logits, all_weights
+        return logits  # (B, T, vocabulary)
 
     def new_caches(self, reserve: int = 64) -> list[KeyValueCache]:
         """An empty cache for each block, with its window and sinks, and with this reserve."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minimha_autograd import array_of, backend
-from minimha_autograd.backend import Array, Rng
+from minimha_autograd.backend import Array
 
 from ..functional.checks import integer
-from .generation import Reader, Sampling, checked_tokens, probabilities, sample
+from .generation import Reader, Sampling, checked_tokens, sample
 from .gpt import GPT
+from .settings import arguments_of
 
 
 class Speculation(NamedTuple):
@@ -37,18 +38,24 @@ class Speculation(NamedTuple):
         return self.accepted / self.judged if self.judged else float("nan")
 
 
+@dataclass(kw_only=True)
+class Drafting(Sampling):
+    """The settings of `speculate`."""
+
+    ahead: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.ahead = integer(self.ahead, "ahead", least=1)
+
+
+@arguments_of(Drafting)
 def speculate(
     model: GPT,
     draft: GPT,
     tokens: Array,
     count: int,
-    *,
-    ahead: int = 4,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    stop: Collection[int] = (),
-    rng: Rng = 0,
+    settings: Drafting,
 ) -> Speculation:
     """Continue tokens (1, T) by count tokens, with the distribution of `generate(model, …)`.
 
@@ -73,36 +80,55 @@ def speculate(
     Decoding" (2023), algorithm 1; Chen et al., "Accelerating Large Language Model Decoding with
     Speculative Sampling" (2023).
     """
-    known, rng = checked_tokens(tokens), backend.generator(rng)
+    known = checked_tokens(tokens)  # (1, T)
     if len(known) != 1:
         raise ValueError(f"tokens has shape {known.shape}, but must be (1, T): one sequence")
-    sizes = [one.settings["vocabulary"] for one in (model, draft)]
-    if sizes[0] != sizes[1]:
-        raise ValueError(f"model and draft have vocabularies of {sizes[0]} and {sizes[1]} tokens")
-    by = Sampling.checked(temperature, top_k, top_p, stop)
-    ahead, count = integer(ahead, "ahead", least=1), integer(count, "count", least=0)
-    end = known.shape[1] + count
-    read, read_draft = (Reader(one, reserve=max(64, ahead)) for one in (model, draft))
-    accepted = judged = calls = draft_calls = 0
-    settings = by.temperature, by.top_k, by.top_p
-    while (n := known.shape[1]) < end:
-        k = min(ahead, read.room(n), read_draft.room(n), end - n - 1)
+    vocabulary = model.settings["vocabulary"]
+    other = draft.settings["vocabulary"]
+    if vocabulary != other:
+        raise ValueError(f"model and draft have vocabularies of {vocabulary} and {other} tokens")
+    end = known.shape[1] + integer(count, "count", least=0)
+
+    # A rewind goes back over the tokens that one round has added.
+    reserve = max(64, settings.ahead)
+    read = Reader(model, reserve=reserve)
+    read_draft = Reader(draft, reserve=reserve)
+    accepted = 0
+    judged = 0
+    calls = 0
+    draft_calls = 0
+
+    while known.shape[1] < end:
+        n = known.shape[1]
+        k = min(settings.ahead, read.room(n), read_draft.room(n), end - n - 1)
+
+        # The draft proposes k tokens, one after another.
         q = []
         for _ in range(k):
-            q.append(probabilities(read_draft(known)[0], *settings)[0])
-            known = np.append(known, sample(q[-1][None], rng)[None], axis=1)
-        p = probabilities(read(known, last=k + 1)[0], *settings)
-        kept, new = judge(p, np.array(q), known[0, n:], rng)
-        known = np.append(known[:, : n + kept], [[new]], axis=1)
-        for reader in (read, read_draft):
-            reader.rewind(n + kept)
-        calls, draft_calls = calls + 1, draft_calls + k
-        accepted, judged = accepted + kept, judged + min(kept + 1, k)
-        ends = np.isin(known[0, n:], by.stop)
+            q_next = settings.probabilities(read_draft(known)[0])  # (1, V)
+            proposed = sample(q_next, settings.generator)  # (1,)
+            known = np.append(known, proposed[None], axis=1)  # (1, n + 1), …, (1, n + k)
+            q.append(q_next[0])
+
+        # The model reads them all in one call.
+        p = settings.probabilities(read(known, last=k + 1)[0])  # (k + 1, V)
+        kept, new = judge(p, np.array(q), known[0, n:], settings.generator)
+        known = np.append(known[:, : n + kept], [[new]], axis=1)  # (1, n + kept + 1)
+        read.rewind(n + kept)
+        read_draft.rewind(n + kept)
+
+        calls += 1
+        draft_calls += k
+        accepted += kept
+        judged += min(kept + 1, k)
+
+        ends = np.isin(known[0, n:], settings.ends)
         if ends.any():
             end = n + int(ends.argmax()) + 1
             known = known[:, :end]
-    return Speculation(backend.like(known, array_of(tokens)), accepted, judged, calls, draft_calls)
+
+    continued = backend.like(known, array_of(tokens))
+    return Speculation(continued, accepted, judged, calls, draft_calls)
 
 
 def judge(

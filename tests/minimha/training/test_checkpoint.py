@@ -172,7 +172,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_every_difference_is_named(tw
     assert "\n" not in message
     named = [part.split(" is ")[0] for part in message.split("run: ")[1].split("; ")]
     assert named == [
-        "steps", "lr", "min_lr", "seed", "text", "model.num_layers", "model.dropout"
+        "steps", "lr", "min_lr", "seed", "text", "model.dropout", "model.num_layers"
     ]  # fmt: skip
     assert "lr is 0.05 in the checkpoint, but 0.1 here" in message
     assert (weights(other), other.step) == (before, 0)

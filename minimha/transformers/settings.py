@@ -1,0 +1,80 @@
+"""Settings that several functions or classes share, each written down once: as a field of a
+dataclass.
+
+@dataclass(kw_only=True)
+class Sampling:
+    temperature: float = 1.0
+
+@arguments_of(Sampling)
+def generate(model, sampling): …            generate(model, temperature=0.5)
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+Result = TypeVar("Result")
+Settings_co = TypeVar("Settings_co", covariant=True)
+Fields = ParamSpec("Fields")
+
+
+class _Decorator(Protocol[Settings_co, Fields]):
+    """What `arguments_of` returns, for functions with one, three or four arguments of their own:
+    editors and type checkers learn from it which arguments the decorated function has."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[A, Settings_co], Result]
+    ) -> Callable[Concatenate[A, Fields], Result]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[[A, B, C, Settings_co], Result]
+    ) -> Callable[Concatenate[A, B, C, Fields], Result]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[[A, B, C, D, Settings_co], Result]
+    ) -> Callable[Concatenate[A, B, C, D, Fields], Result]: ...
+
+
+def arguments_of(settings: Callable[Fields, Settings_co]) -> _Decorator[Settings_co, Fields]:
+    """Replace the last argument of a function, an object of this dataclass, by the fields of the
+    dataclass: whoever calls the function passes them by name, and it receives the object.
+
+    The signature that `help` shows has the fields with their defaults, required ones first.
+    """
+
+    made: Callable[..., Any] = settings
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        *own, _ = inspect.signature(function).parameters.values()
+        fields = inspect.signature(settings).parameters.values()
+        signature = inspect.Signature(sorted([*own, *fields], key=_place))
+
+        @functools.wraps(function)
+        def called(*args: Any, **keywords: Any) -> Any:
+            try:
+                given = signature.bind(*args, **keywords).arguments
+            except TypeError as error:
+                raise TypeError(f"{function.__qualname__}() {error}") from None
+            first = [given.pop(parameter.name) for parameter in own]
+            return function(*first, made(**given))
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        return called
+
+    return decorated
+
+
+def _place(parameter: inspect.Parameter) -> tuple[int, bool]:
+    """What signatures are sorted by: positional arguments come first, and of those passed by name
+    the required ones."""
+    return parameter.kind, parameter.default is not parameter.empty
