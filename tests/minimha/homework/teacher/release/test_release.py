@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from answers import WRONG
 from graded import ROOT
+from solution_lines import SHOWN, solution_lines, squeezed
 
 import minimha
 from minimha import homework
@@ -18,7 +19,6 @@ from minimha.__main__ import main
 from minimha.course import CHAPTERS
 from minimha.homework.checks import replay
 from minimha.homework.checks.calls import calls_recorded
-from minimha.homework.checks.task import source_of
 from minimha.homework.checks.verdicts import PASSED
 from minimha.homework.student import student_files
 from minimha.homework.teacher.release.public import public
@@ -45,48 +45,6 @@ def release(tmp_path_factory):
         yield written(tmp_path_factory.mktemp("r") / "r", "--hidden", "--tasks", str(own))
     finally:
         homework.TASKS.pop("sigmoid", None)
-
-
-SHOWN = {
-    # as files for every week contain it: the package computes the same
-    "x_hat = centred / sigma": 1,
-    # from the chapter on that shows how a step is done, or what goes wrong with it
-    "step = np.zeros(x.shape)": 3,
-    "z = x.astype(complex)": 3,
-    "return weights @ value": 5,
-    "dweights = dout @ value.mT": 5,
-    "dy = np.where(mask, dy, 0.0)": 6,
-    'heads = tap("heads", heads)': 7,
-    "return dx_q + dx_k + dx_v, dw_q, dw_k, dw_v, dw_o, steps": 7,
-    "cos, sin = np.cos(angles), np.sin(angles)": 8,
-    "centred = x - x.mean(axis=-1, keepdims=True)": 9,
-    "return x_hat * weight + bias, pullback": 9,
-    "peak = ct.full((m, 1), -np.inf, ct.float64)": 12,
-    "total = ct.full((m, 1), 0.0, ct.float64)": 12,
-    "right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size": 13,
-    # from the chapter on whose tasks give it, solved
-    "root = query.shape[-1] ** 0.5": 5,
-    'weights = tap("weights", weights)': 5,
-    "return x @ weight, pullback": 7,
-    "dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))": 7,
-    "total = e.sum(axis=-1, keepdims=True)": 11,
-}
-"""The lines of solutions that a release shows, and the first chapter with which it does."""
-
-EVERYWHERE = re.compile(r"def .*:|for .*:|return [\w, ]+")
-"""Lines that many functions have in common, as they have short ones."""
-
-
-def squeezed(text):
-    return "".join(text.split())
-
-
-def solution_lines(task):
-    marked = re.findall(
-        r"# BEGIN SOLUTION[^\n]*\n(.*?)# END SOLUTION", source_of(task.solution), re.DOTALL
-    )
-    found = {line.strip() for text in marked for line in text.splitlines()}
-    return {x for x in found if len(squeezed(x)) > 12 and not EVERYWHERE.fullmatch(x)}
 
 
 def shown_in(folder):
