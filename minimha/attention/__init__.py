@@ -4,14 +4,10 @@ from typing import Any
 
 from . import loop  # noqa: F401  registers itself
 from .arguments import Arguments
+from .dispatch import Dispatch, explain_dispatch, implementation
 from .linear import gated_delta_rule, linear_attention
 from .merging import merge_attention
-from .scaled_dot_product import (
-    Dispatch,
-    explain_dispatch,
-    implementation,
-    scaled_dot_product_attention,
-)
+from .scaled_dot_product import scaled_dot_product_attention
 from .steps import attention_steps
 
 __all__ = [

@@ -17,6 +17,42 @@ from ..masks.kinds import broadcasts
 from ..masks.queries import typed
 
 
+class Inputs(NamedTuple):
+    """The arguments of attention that have gradients."""
+
+    query: Any
+    key: Any
+    value: Any
+    bias: Any
+    sink: Any
+    scale: Any
+    softcap: Any
+
+
+class Wanted(NamedTuple):
+    """Which of their gradients are wanted."""
+
+    query: bool
+    key: bool
+    value: bool
+    bias: bool = False
+    sink: bool = False
+    scale: bool = False
+    softcap: bool = False
+
+
+class Gradients(NamedTuple):
+    """The gradients of the inputs; None for those that are not wanted or not given."""
+
+    query: Array | None = None
+    key: Array | None = None
+    value: Array | None = None
+    bias: Array | None = None
+    sink: Array | None = None
+    scale: Array | None = None
+    softcap: Array | None = None
+
+
 class Arguments(NamedTuple):
     """The arguments of every implementation of attention. The first seven have gradients."""
 
@@ -34,9 +70,11 @@ class Arguments(NamedTuple):
     return_lse: bool = True
 
     @property
-    def inputs(self) -> tuple[Any, ...]:
+    def inputs(self) -> Inputs:
         """The seven arguments that have gradients."""
-        return self[:7]
+        return Inputs(
+            self.query, self.key, self.value, self.bias, self.sink, self.scale, self.softcap
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -78,16 +116,20 @@ def arguments(
         raise ValueError(
             "keep is given, but dropout is 0: pass the dropout with which keep was drawn"
         )
-    asked = bool(return_weights), return_lse
-    x = Arguments(query, key, value, bias, sink, scale, softcap, None, keep, dropout, *asked)
+    inputs = query, key, value, bias, sink, scale, softcap
+    returned = bool(return_weights), return_lse
+    x = Arguments(*inputs, None, keep, dropout, *returned)
     check(x)
     if mask is None and dropout == 0:
         return x
+
+    # The mask and the draw of dropout depend on the shape of the scores, known since the check.
     if keep is None and dropout != 0:
         on_gpu = library_of(query) == "cupy"
         keep = draw(dropout, rng, x.shape, like=query, name="dropout", counted=on_gpu)
-    kind = None if mask is None else typed(mask, x.shape)
-    return Arguments(*x[:7], kind, keep, dropout, *asked)
+    if mask is not None:
+        mask = typed(mask, x.shape)
+    return Arguments(*inputs, mask, keep, dropout, *returned)
 
 
 def check(x: Arguments) -> None:
@@ -95,7 +137,9 @@ def check(x: Arguments) -> None:
 
     Kernels rely on this: they do not check where an array ends.
     """
-    query, key, value, bias, sink, scale, softcap = x.inputs
+    query = x.query
+    key = x.key
+    value = x.value
     if (
         type(query) is type(key) is type(value) is backend.HostArray
         and query.dtype is key.dtype is value.dtype
@@ -103,35 +147,42 @@ def check(x: Arguments) -> None:
         and query.ndim > 1
         and query.shape[-1]
         and query.dtype.kind == "f"
-        and bias is sink is softcap is x.keep is None
-        and (scale is None or type(scale) is float)
+        and x.bias is x.sink is x.softcap is x.keep is None
+        and (x.scale is None or type(x.scale) is float)
     ):
         return  # fast path: saves a tenth of the time of a small call
-    for name, a in zip(_NAMES, x.inputs, strict=True):
-        if a is not None or name in _NAMES[:3]:
-            _check_input(name, a, query)
-    shapes = {name: tuple(a.shape) for name, a in zip(_NAMES, x[:3], strict=False)}
-    for name, shape in shapes.items():
-        if len(shape) < 2:
-            raise ValueError(f"{name} has shape {shape}: it needs at least two axes")
-    if why := _mismatch(*shapes.values()):
-        raise ValueError(f"{why}: {', '.join(f'{n} is {shape}' for n, shape in shapes.items())}")
+    for name, title, a in zip(Inputs._fields, _TITLES, x.inputs, strict=True):
+        if a is not None or name in ("query", "key", "value"):
+            _check_input(title, a, query)
+    _check_shapes(
+        {
+            _TITLES.query: tuple(query.shape),
+            _TITLES.key: tuple(key.shape),
+            _TITLES.value: tuple(value.shape),
+        }
+    )
     if x.keep is not None:
         probability(x.p, "dropout")
         backend.require(backend.is_boolean, x.keep, "keep")
         _check_library("keep", x.keep, query)
-    extras = {"bias": bias, "scale": scale, "softcap": softcap, "keep": x.keep}
+    extras = {"bias": x.bias, "scale": x.scale, "softcap": x.softcap, "keep": x.keep}
     for name, a in extras.items():
         if backend.is_array(a):
             _check_broadcasts(name, a, x.shape, "(…, H, T, S)")
-    if sink is not None:
-        _check_broadcasts("sink", sink, x.shape[:-2], "(…, H)")
+    if x.sink is not None:
+        _check_broadcasts("sink", x.sink, x.shape[:-2], "(…, H)")
 
 
-_NAMES = (
-    "query (…, H, T, D)", "key (…, G, S, D)", "value (…, G, S, Dv)",
-    "bias", "sink", "scale", "softcap",
-)  # fmt: skip
+_TITLES = Inputs(
+    query="query (…, H, T, D)",
+    key="key (…, G, S, D)",
+    value="value (…, G, S, Dv)",
+    bias="bias",
+    sink="sink",
+    scale="scale",
+    softcap="softcap",
+)
+"""What error messages call the inputs."""
 _PURPOSES = {
     "bias": "it is added to the scores; a boolean or integer mask goes to mask, as boolean, "
     "True = may attend",
@@ -139,6 +190,17 @@ _PURPOSES = {
     "scale": "it multiplies the scores",
     "softcap": "it limits the scores",
 }
+
+
+def _check_shapes(shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raise unless the shapes of query, key and value, by title, match."""
+    for title, shape in shapes.items():
+        if len(shape) < 2:
+            raise ValueError(f"{title} has shape {shape}: it needs at least two axes")
+    why = _mismatch(*shapes.values())
+    if why is not None:
+        listed = ", ".join(f"{title} is {shape}" for title, shape in shapes.items())
+        raise ValueError(f"{why}: {listed}")
 
 
 def _mismatch(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> str | None:

@@ -11,33 +11,52 @@ from minimha_autograd.backend import Array, namespace
 
 from ..functional.implementations import register
 from ..masks import dense
-from .arguments import Arguments
+from .arguments import Arguments, Inputs, Wanted
 from .reference import attention
 
 
 @register("attention", "loop")
 def attention_loop(
-    x: Arguments, wanted: tuple[bool, ...]
+    x: Arguments, wanted: Wanted
 ) -> tuple[tuple[Array, Array, Array | None], Pullback]:
     """`attention`, head by head, with the same arguments, values and pullback.
 
     If heads share an input, such as the key of a group, its gradient is the sum over these heads.
     """
-    query, key, value = x[:3]
+    query = x.query
+    key = x.key
+    value = x.value
     lead, (t, s), d, dv = x.shape[:-2], x.shape[-2:], query.shape[-1], value.shape[-1]
     if not math.prod(lead):  # no head to loop over
         return attention(x, wanted)
-    inputs = query, _per_head(key, query), _per_head(value, query), *x[3:7]
-    shapes = (t, d), (s, d), (s, dv), (t, s), (), (t, s), (t, s)
-    heads = zip(*(_heads(a, lead, n) for a, n in zip(inputs, shapes, strict=True)), strict=True)
-    seen, keeps = (_heads(a, lead, (t, s)) for a in (x.resolved_mask(), x.resolved_keep()))
-    values, pulls = zip(
-        *(
-            attention(Arguments._make((*head, a if a is None else dense(a), keep, *x[9:])), wanted)
-            for head, a, keep in zip(heads, seen, keeps, strict=True)
-        ),
-        strict=True,
+    heads = Inputs(
+        query=_heads(query, lead, (t, d)),
+        key=_heads(_per_head(key, query), lead, (s, d)),
+        value=_heads(_per_head(value, query), lead, (s, dv)),
+        bias=_heads(x.bias, lead, (t, s)),
+        sink=_heads(x.sink, lead, ()),
+        scale=_heads(x.scale, lead, (t, s)),
+        softcap=_heads(x.softcap, lead, (t, s)),
     )
+    visible = _heads(x.resolved_mask(), lead, (t, s))
+    keep = _heads(x.resolved_keep(), lead, (t, s))
+    values = []
+    pulls = []
+    for n in range(math.prod(lead)):
+        of_head = x._replace(
+            query=heads.query[n],
+            key=heads.key[n],
+            value=heads.value[n],
+            bias=heads.bias[n],
+            sink=heads.sink[n],
+            scale=heads.scale[n],
+            softcap=heads.softcap[n],
+            mask=None if visible[n] is None else dense(visible[n]),
+            keep=keep[n],
+        )
+        value_of_head, pull = attention(of_head, wanted)
+        values.append(value_of_head)
+        pulls.append(pull)
     groups, of_value = key.shape, value.shape  # the pullback need not keep the arrays
 
     def pullback(*dys: Array | None) -> tuple[Array | None, ...]:

@@ -22,13 +22,11 @@ from ..functional.masked_products import (
     sums_over_queries,
 )
 from ..functional.softmax import log_sums, masked_softmax, softmax_with_sink
-from .arguments import Arguments
+from .arguments import Arguments, Gradients, Wanted
 
 
 @register("attention", "reference")
-def attention(
-    x: Arguments, wanted: tuple[bool, ...]
-) -> tuple[tuple[Array, Array, Array | None], Pullback]:
+def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array | None], Pullback]:
     """The values (out, weights, lse) of attention and the pullback to the seven inputs.
 
         raw     = Q Kᵀ                       dQ = draw K,  dK = drawᵀ Q
@@ -51,25 +49,25 @@ def attention(
     visible = visible_pairs(x.resolved_mask(), bias)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else ones_where_hidden(scale, visible)
     softcap = ones_where_hidden(softcap, visible)
-    through_scores = any((*wanted[:2], *wanted[3:]))
+    through_scores = (  # the gradients of all inputs but the values
+        wanted.query or wanted.key or wanted.bias or wanted.sink or wanted.scale or wanted.softcap
+    )
 
     raw = products(query, key, visible)  # (…, H, T, S)
-    scaled, pull_scaled = _scaled(raw, scale, wanted[5])
-    capped, pull_capped = _capped(scaled, softcap, wanted[6])
+    scaled, pull_scaled = _scaled(raw, scale, wanted.scale)
+    capped, pull_capped = _capped(scaled, softcap, wanted.softcap)
     scores = capped if bias is None else capped + bias
     weights, pull_weights = _normalised(scores, sink, visible)
     lse = log_sums(scores, sink, visible) if x.return_lse else None
     dropped, pull_dropped = drop_weights(weights, x.resolved_keep(), x.p)
     out = sums_over_keys(dropped, value, visible)  # (…, H, T, Dv)
 
-    def pullback(
-        dout: Array | None, dweights: Array | None, dlse: Array | None
-    ) -> tuple[Array | None, ...]:
+    def pullback(dout: Array | None, dweights: Array | None, dlse: Array | None) -> Gradients:
         dvalue = None
         if dout is not None:
-            dvalue = sums_over_queries(dropped, dout, visible, value) if wanted[2] else None
+            dvalue = sums_over_queries(dropped, dout, visible, value) if wanted.value else None
         if not through_scores:
-            return None, None, dvalue, None, None, None, None
+            return Gradients(value=dvalue)
         if dout is not None:
             through_out = pull_dropped(products(dout, value, visible))
             dweights = through_out if dweights is None else dweights + through_out
@@ -78,10 +76,10 @@ def attention(
         dscores, dsink = pull_weights(dweights, dlse)
         dscaled, dsoftcap = pull_capped(dscores)
         draw, dscale = pull_scaled(dscaled)
-        dquery = sums_over_keys(draw, key, visible) if wanted[0] else None
-        dkey = sums_over_queries(draw, query, visible, key) if wanted[1] else None
-        dbias = dscores if wanted[3] else None
-        return dquery, dkey, dvalue, dbias, dsink, dscale, dsoftcap
+        dquery = sums_over_keys(draw, key, visible) if wanted.query else None
+        dkey = sums_over_queries(draw, query, visible, key) if wanted.key else None
+        dbias = dscores if wanted.bias else None
+        return Gradients(dquery, dkey, dvalue, dbias, dsink, dscale, dsoftcap)
 
     return (out, weights, lse), pullback
 

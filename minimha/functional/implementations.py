@@ -36,11 +36,11 @@ def register_kernels() -> None:
     """Register the implementations of a higher room; by default there are none."""
 
 
-class Implementation(NamedTuple):
-    """A function that computes an operation.
+class Candidate(NamedTuple):
+    """A function that can compute an operation, and what it supports.
 
-    obstacle  a function of the arguments and of whether "auto" chooses: the reason why this
-              implementation cannot compute them or should not be chosen, or None
+    obstacle  a function of the arguments and of whether "auto" chooses: the reason why the function
+              cannot compute them or should not be chosen, or None
     native    whether it takes 16-bit floats and draws of dropout as they are, for arrays like this
     """
 
@@ -49,7 +49,7 @@ class Implementation(NamedTuple):
     native: Callable[[Array], bool] = lambda x: False
 
 
-_registered: dict[str, dict[str, Implementation]] = {}
+_registered: dict[str, dict[str, Candidate]] = {}
 
 
 def register(
@@ -64,7 +64,7 @@ def register(
 
     def add(function: Any) -> Any:
         key = _of_library(name, library)
-        _registered.setdefault(operation, {})[key] = Implementation(function, **properties)
+        _registered.setdefault(operation, {})[key] = Candidate(function, **properties)
         return function
 
     return add
@@ -80,14 +80,14 @@ def library_of(x: Any) -> str:
     return type(x).__module__.partition(".")[0]
 
 
-def implementations(operation: str) -> dict[str, Implementation]:
-    """All implementations of an operation by name, including kernels."""
+def implementations(operation: str) -> dict[str, Candidate]:
+    """All candidates for an operation by name, including kernels."""
     _load()
     return _registered.get(operation, {})
 
 
-def named(operation: str, name: str) -> Implementation | None:
-    """The implementation of this name, None if there is none. Loads the kernels if need be."""
+def named(operation: str, name: str) -> Candidate | None:
+    """The candidate of this name, None if there is none. Loads the kernels if need be."""
     return _registered.get(operation, {}).get(name) or implementations(operation).get(name)
 
 

@@ -72,7 +72,7 @@ def attention_of(run: Callable[[], Any]) -> str:
     """
     names: dict[str, None] = {}  # a set that keeps the order
 
-    def noted(x: Arguments, wanted: tuple[bool, ...]) -> Any:
+    def noted(x: Arguments, wanted: Any) -> Any:
         with implementation("auto"):
             chosen = explain_dispatch(x.query, x.key, x.value, x.mask).implementation
         names[chosen] = None

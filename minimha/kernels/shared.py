@@ -7,6 +7,7 @@ import math
 from minimha_autograd.backend import Array, namespace
 
 from ..attention import Arguments
+from ..attention.arguments import Gradients
 
 
 def obstacle_to_fused(x: Arguments) -> str | None:
@@ -54,14 +55,10 @@ def empty_laid_out_like(x: Array, width: int) -> Array:
     return xp.empty((b, h, t, width), **there)
 
 
-def as_given(
-    shape: tuple[int, ...], groups: int, *gradients: Array | None
-) -> tuple[Array | None, ...]:
+def as_given(shape: tuple[int, ...], groups: int, *gradients: Array | None) -> Gradients:
     """The gradients of query, key, value, bias and sink in the shapes of these, and None for scale
     and softcap. shape is that of the scores, (…, H, T, S), and groups is G."""
     keys = (*shape[:-3], groups, shape[-1], -1) if len(shape) > 2 else (shape[-1], -1)
     shapes = (*shape[:-1], -1), keys, keys, shape, shape[:-2]
-    found = (
-        None if dx is None else dx.reshape(of) for dx, of in zip(gradients, shapes, strict=True)
-    )
-    return (*found, None, None)
+    each = zip(gradients, shapes, strict=True)
+    return Gradients(*(None if dx is None else dx.reshape(of) for dx, of in each))

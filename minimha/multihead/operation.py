@@ -11,7 +11,7 @@ from minimha_autograd.operation import Wanted
 
 from .. import masks
 from ..attention import Arguments
-from ..attention.arguments import check
+from ..attention.arguments import Wanted, check
 from ..attention.reference import attention
 from ..functional.checks import integer
 from ..masks.queries import typed
@@ -70,7 +70,7 @@ def multi_head_attention(
     v, pull_v = project_in.function(value, w_v, b_v, num_heads=groups, wanted=to_v)
     check(Arguments(q, k, v))
     seen = None if mask is None else typed(mask, (*q.shape[:-1], k.shape[-2]))
-    to_attention = any(to_q), any(to_k), any(to_v), False, False, False, False
+    to_attention = Wanted(any(to_q), any(to_k), any(to_v))
     (heads, weights, _), pull_attention = attention(Arguments(q, k, v, mask=seen), to_attention)
     out, pull_o = project_out.function(heads, w_o, b_o, wanted=to_out)
 

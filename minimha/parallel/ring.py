@@ -23,9 +23,9 @@ from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
 
 from .. import masks
-from ..attention import Arguments, merge_attention
+from ..attention import Arguments, merge_attention, scaled_dot_product_attention
 from ..attention.arguments import check
-from ..attention.scaled_dot_product import choose
+from ..attention.dispatch import choose
 from ..masks.mask import AnyMask
 from .collectives import parts
 from .route import Route
@@ -229,7 +229,7 @@ def _attention(
 ) -> tuple[tuple[Array, Array], Pullback]:
     """(outᵢ, lseᵢ) for t of a rank's queries and s keys of a block, and the pullback."""
     x = Arguments(q, k, v, None, None, scale, softcap, seen, return_weights=False)
-    wanted = (True, True, True, False, False, False, False)
+    wanted = scaled_dot_product_attention.wanted(query=True, key=True, value=True)
     (out_i, _, lse_i), pull_i = choose("auto", x).function(x, wanted)
     return (out_i, lse_i), pull_i
 

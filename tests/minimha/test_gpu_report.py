@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from minimha.__main__ import main
-from minimha.attention import scaled_dot_product
+from minimha.attention import dispatch
 from minimha.gpu_report import attention, generation, measuring, report, training_step
 from minimha.kernels import attention as ways
 from minimha.kernels.gpu import cuda, fused, tiled
@@ -227,7 +227,7 @@ def test_a_dtype_or_width_that_does_not_compile_does_not_stop_the_others(tiles, 
 
 def test_a_step_and_generation_say_which_attention_they_used(tiles, monkeypatch):
     pytest.importorskip("ml_dtypes")  # some rows are in bfloat16
-    monkeypatch.setattr(scaled_dot_product, "_ENOUGH", 10 * 128)  # kernels from 10 keys on
+    monkeypatch.setattr(dispatch, "_ENOUGH", 10 * 128)  # kernels from 10 keys on
     for part, fell_back, name in (
         ("training-step", False, "tiled"), ("training-step", True, "reference"),
         ("generation", False, "reference, tiled"), ("generation", True, "reference"),

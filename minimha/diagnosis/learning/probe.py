@@ -198,7 +198,7 @@ class Probe:
         steps: list[Intermediate] = []
         weights: list[Any] = []
 
-        def attend(x: Arguments, wanted: tuple[bool, ...]) -> Any:
+        def attend(x: Arguments, wanted: Any) -> Any:
             values, pullback = attention(x, wanted)
             weights.append(values[1])
             return values, pullback

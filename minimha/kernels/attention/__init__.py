@@ -21,10 +21,11 @@ from minimha_autograd import Pullback, backend, unbroadcast
 from minimha_autograd.backend import Array, namespace
 
 from ...attention import Arguments
+from ...attention.arguments import Gradients, Wanted
+from ...attention.dispatch import computed
 from ...attention.reference import attention
-from ...attention.scaled_dot_product import computed
 from ...functional.implementations import (
-    Implementation,
+    Candidate,
     batch_invariance,
     library_of,
     refuse,
@@ -73,7 +74,7 @@ def _obstacle(  # noqa: PLR0911  one reason each
     x: Arguments, libraries: dict[str, Kernels]
 ) -> str | None:
     """The reason why these kernels cannot compute the arguments, or None."""
-    arrays = [a for a in x[:5] if a is not None]
+    arrays = [a for a in (x.query, x.key, x.value, x.bias, x.sink) if a is not None]
     kernels = libraries.get(library_of(x.query))
     if kernels is None or len({*map(type, arrays)}) > 1:
         return f"the arrays are not {' or '.join(_TITLES[name] for name in libraries)} arrays"
@@ -119,10 +120,10 @@ def _slow_registers() -> str | None:
 
 
 def _reference(
-    x: Arguments, wanted: tuple[bool, ...]
+    x: Arguments, wanted: Wanted
 ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
     """The reference, on 16-bit floats in float32."""
-    return computed(Implementation(attention), x, wanted)
+    return computed(Candidate(attention), x, wanted)
 
 
 def _register(name: str, doc: str, **libraries: Kernels) -> None:
@@ -156,7 +157,7 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
         return kernels is not None and kernels.native
 
     def by_kernels(
-        x: Arguments, wanted: tuple[bool, ...]
+        x: Arguments, wanted: Wanted
     ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
         kernels, invariant = libraries[library_of(x.query)], batch_invariance.get()
         laid_out = kernels.laid_out(x)
@@ -186,7 +187,9 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
             if dweights is None:
                 return gradients
             others = through_weights(None, dweights, None)
-            return others if gradients is None else tuple(map(_sum, gradients, others, x.inputs))
+            if gradients is None:
+                return others
+            return Gradients(*map(_sum, gradients, others, x.inputs))
 
         return (out, weights, _log_sums(saved, x) if x.return_lse else None), pullback
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...attention.arguments import Gradients, Wanted
 from ..shared import as_given, four_axes, obstacle_to_fused
 from .layout import SILENT, KernelArguments, compiled, heads_first
 
@@ -31,8 +32,8 @@ def backward(
     weights: np.ndarray,
     dout: np.ndarray,
     dlse: None,
-    wanted: tuple[bool, ...],
-) -> tuple[np.ndarray | None, ...] | None:
+    wanted: Wanted,
+) -> Gradients | None:
     """The gradients of the seven inputs of attention; None unless they are finite."""
     query, key, value = _heads_first(x)
     (b, h, t, _), s = query.shape, key.shape[2]
@@ -50,7 +51,7 @@ def backward(
     dkey = x.scale * (grouped.mT @ _grouped(query, x))
     if not all(np.all(np.isfinite(dx)) for dx in (dquery, dkey, dvalue)):
         return None
-    dbias = dscores if wanted[3] else None
+    dbias = dscores if wanted.bias else None
     return as_given(x.shape, x.heads[1], dquery, dkey, dvalue, dbias, None)
 
 

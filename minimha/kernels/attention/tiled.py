@@ -10,6 +10,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from ...attention import Arguments
+from ...attention.arguments import Gradients, Wanted
 from .. import blas, threads, unavailable
 from ..shared import as_given
 from .layout import (
@@ -80,15 +81,15 @@ def backward(
     lse: np.ndarray,
     dout: np.ndarray,
     dlse: np.ndarray | None,
-    wanted: tuple[bool, ...],
-) -> tuple[np.ndarray | None, ...] | None:
+    wanted: Wanted,
+) -> Gradients | None:
     """The gradients of the seven inputs of attention; None unless they are finite."""
     h, g = x.heads
     t, s = x.shape[-2:]
     b = math.prod(x.shape[:-3])
     dtype = x.operand.dtype
-    wants_bias = wanted[3]
-    wants_sink = wanted[4]
+    wants_bias = wanted.bias
+    wants_sink = wanted.sink
 
     # With fixed sizes and undivided heads, sums have the same order in every batch and prefix.
     height = min(48, _height(x.mean_keys))

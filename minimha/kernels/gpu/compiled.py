@@ -30,6 +30,7 @@ from minimha_autograd import backend
 
 from ... import masks
 from ...attention import Arguments
+from ...attention.arguments import Wanted
 from ...functional.dropout import Draw
 from . import tiled
 
@@ -183,7 +184,7 @@ def signatures(
     x = x._replace(capability=int(architecture.removeprefix("sm_")))
     with np.errstate(all="ignore"):  # no kernel fills the results: they may hold anything
         out, lse = tiled.forward(x, runner)
-        wanted = True, True, True, options.bias, options.sink
+        wanted = Wanted(True, True, True, options.bias, options.sink)
         tiled.backward(x, out, lse, out, None, wanted, runner)
     return found
 

@@ -23,6 +23,7 @@ from minimha_autograd.backend import Array, namespace
 
 from ... import masks
 from ...attention import Arguments
+from ...attention.arguments import Gradients, Wanted
 from ...functional.masked_products import hide, products, sums_over_keys, sums_over_queries
 from ..shared import like_scores, numbers, obstacle_to_fused
 from . import cuda
@@ -57,8 +58,8 @@ def forward(x: Arguments) -> tuple[Array, Array]:
 
 
 def backward(
-    x: Arguments, out: Array, weights: Array, dout: Array, dlse: None, wanted: tuple[bool, ...]
-) -> tuple[Array | None, ...]:
+    x: Arguments, out: Array, weights: Array, dout: Array, dlse: None, wanted: Wanted
+) -> Gradients:
     """The gradients of the seven inputs of attention."""
     key, value = x.key, x.value
     if _hides(x):
@@ -69,7 +70,8 @@ def backward(
     scale, *_ = numbers(x)
     dquery = scale * sums_over_keys(dscores, key, None)
     dkey = scale * sums_over_queries(dscores, x.query, None, key)
-    return dquery, dkey, dvalue, dscores if wanted[3] else None, None, None, None
+    dbias = dscores if wanted.bias else None
+    return Gradients(dquery, dkey, dvalue, dbias)
 
 
 def _launch(name: str, scores: Array, *arguments: Any) -> None:

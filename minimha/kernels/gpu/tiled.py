@@ -18,6 +18,7 @@ from minimha_autograd.backend import Array, namespace
 
 from ... import masks
 from ...attention import Arguments
+from ...attention.arguments import Gradients, Wanted
 from ...functional.dropout import Draw
 from ...masks.kinds import Band
 from ..shared import (
@@ -343,9 +344,9 @@ def backward(
     lse: Array,
     dout: Array,
     dlse: Array | None,
-    wanted: tuple[bool, ...],
+    wanted: Wanted,
     runner: Runner | None = None,
-) -> tuple[Array | None, ...]:
+) -> Gradients:
     """The gradients of the seven inputs of attention; None where there is none.
 
     out, dout  (…, H, T, Dv)
@@ -357,7 +358,8 @@ def backward(
     xp = namespace(out)
     b, h, t = x.query.shape[:3]
     g, s = x.key.shape[1:3]
-    wants_bias, wants_sink = wanted[3:5]
+    wants_bias = wanted.bias
+    wants_sink = wanted.sink
     out = four_axes(out)
     dout = four_axes(dout)
 

@@ -10,7 +10,7 @@ from processes import output_of
 import minimha as mh
 from minimha.attention import IMPLEMENTATIONS
 from minimha.attention.reference import attention
-from minimha.functional.implementations import Implementation
+from minimha.functional.implementations import Candidate
 from minimha.kernels import attention as ways
 from minimha.kernels import threads
 from minimha.kernels.attention import layout
@@ -33,7 +33,7 @@ def asked(monkeypatch):
         return attention(x, wanted)
 
     monkeypatch.setattr(ways, "attention", counted)
-    monkeypatch.setitem(IMPLEMENTATIONS, "reference", Implementation(counted))
+    monkeypatch.setitem(IMPLEMENTATIONS, "reference", Candidate(counted))
     return calls
 
 

@@ -63,7 +63,7 @@ def answers(monkeypatch):
         return result
 
     known = implementations.implementations("chunked")
-    monkeypatch.setitem(known, "kernel", implementations.Implementation(noted))
+    monkeypatch.setitem(known, "kernel", implementations.Candidate(noted))
     return found
 
 

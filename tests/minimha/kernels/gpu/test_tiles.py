@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from minimha import masks
 from minimha.attention import IMPLEMENTATIONS, Arguments
+from minimha.attention.arguments import Wanted
 from minimha.functional.dropout import Draw
 from minimha.kernels import attention as ways
 from minimha.kernels.gpu import numpy_tile, tiled
@@ -113,7 +114,9 @@ def test_a_draw_is_the_same_in_the_kernels_and_as_an_array(rng):
     case, draw = case_of(rng, 37, 35), Draw(2**32 - 5, 0.3)
     keep = draw.array(case.shape, like=case.query)
     x = Arguments(*(getattr(case, name) for name in INPUTS), keep=draw, p=0.3, return_weights=False)
-    (out, _, _), pull = IMPLEMENTATIONS["simulated"].function(x, (True,) * 3 + (False,) * 4)
+    (out, _, _), pull = IMPLEMENTATIONS["simulated"].function(
+        x, Wanted(query=True, key=True, value=True)
+    )
     counted = out, *pull(case.dout, None, None)
     for x, y in zip(counted, simulated(case.but(keep=keep, dropout=0.3)), strict=True):
         # An array of pairs makes all tiles edges, so sums are in another order.

@@ -1,0 +1,298 @@
+"""Which implementation computes attention: the request, the choice, and the reasons for it.
+
+    with mh.implementation("loop"):
+        out = mha(x)
+
+"loop"         one head at a time in a Python loop, `attention_loop`
+"reference"    batched matmuls over all heads, `attention`
+"fused"        the same with scale, bias, mask and softmax in one compiled function
+"tiled"        in compiled tiles; no array has T × S entries. On a CPU, BLAS does the products
+"microkernel"  in compiled tiles, with products in the registers of the CPU
+"simulated"    the kernels of "tiled" for GPUs, run by NumPy: slow, to study and test them
+"auto"         the one that an enclosing `implementation` or the environment variable
+               MINIMHA_IMPLEMENTATION names, else the fastest that supports the arguments
+
+Each is a function of `Arguments` and `Wanted`, with the values and the pullback of `attention`.
+Where one does not exist for the library of the arrays, or does not support the arguments, the
+reference is used instead; `explain_dispatch` says so.
+
+In this file, a request is what a call or a block asks for: a name, "auto" or a function. A
+candidate is a function that is registered under a name, with what it supports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from minimha_autograd import Pullback, array_of, backend, half
+from minimha_autograd.backend import Array
+
+from .. import masks
+from ..functional.checks import probability
+from ..functional.dropout import Draw
+from ..functional.implementations import (
+    PLAIN,
+    Candidate,
+    batch_invariance,
+    implementations,
+    library_of,
+    named,
+    refuse,
+    requested,
+)
+from .arguments import Arguments, Inputs, Wanted, arguments
+
+
+@contextlib.contextmanager
+def implementation(by: str | Callable[..., Any]) -> Iterator[None]:
+    """Within the `with` block, this implementation computes `scaled_dot_product_attention`, unless
+    a call names another; where it does not support the arguments, the reference does.
+
+    by  one of `IMPLEMENTATIONS`, "auto", or a function like these
+
+    Raises ValueError for another name.
+    """
+    if by != "auto" and not callable(by):
+        _candidate(by)
+    token = requested.set(by)
+    try:
+        yield
+    finally:
+        requested.reset(token)
+
+
+def choose(request: str, x: Arguments) -> Candidate:
+    """The candidate that computes attention for these arguments when a call requests this."""
+    request = _in_force(request)
+    if batch_invariance.get():
+        return _in_order(request, x)
+    if callable(request):
+        return Candidate(request)
+    if request in PLAIN:  # they support everything
+        return _candidate(request)
+    return _candidate(decide(request, x).implementation)
+
+
+def computed(
+    chosen: Candidate, x: Arguments, wanted: Wanted
+) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
+    """The values (out, weights, lse), None for those not asked for, and the pullback to the seven
+    inputs, by the candidate chosen.
+
+    Unless it is native, 16-bit floats are computed in float32, and a draw of dropout becomes an
+    array.
+    """
+    as_it_is = not (backend.is_half(x.query) or isinstance(x.keep, Draw))
+    if _rounds_factors(chosen, x):
+        converted = half.with_bfloat16
+    elif as_it_is or chosen.native(x.query):
+        return chosen.function(x, wanted)
+    else:
+        converted = half.in_float32
+        x = x._replace(keep=x.resolved_keep())
+
+    def attend(*inputs: Any) -> tuple[Any, Pullback]:
+        return chosen.function(x._replace(**Inputs(*inputs)._asdict()), wanted)
+
+    return converted(attend, *x.inputs)
+
+
+class Dispatch(NamedTuple):
+    """The implementation chosen, and the reasons for or against each."""
+
+    implementation: str
+    reasons: dict[str, str]
+
+    def __repr__(self) -> str:
+        width = max(map(len, self.reasons))
+        lines = (f"  {name:<{width}}  {why}" for name, why in self.reasons.items())
+        return "\n".join([f"{self.implementation} computes it", *lines])
+
+
+def explain_dispatch(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: masks.Mask | Array | None = None,
+    bias: Any = None,
+    sink: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    *,
+    dropout: float = 0.0,
+    rng: backend.Generator | None = None,
+    keep: Any = None,
+    return_weights: bool | str = False,
+    return_lse: bool = False,
+    implementation: str = "auto",
+) -> Dispatch:
+    """Which implementation computes this call of `scaled_dot_product_attention`, and why.
+
+    The arguments are those of that function, and so are the errors, except for rng: it computes no
+    attention and draws nothing, so that dropout needs no rng here. The result prints as a table:
+    the implementation chosen, then the reason for or against each one considered. `reasons` has the
+    reasons by name.
+    """
+    inputs = map(array_of, (query, key, value, mask, bias, sink, scale, softcap))
+    keep = array_of(keep)
+    dropout = array_of(dropout)
+    draws = 0.0
+    if keep is None:
+        draws = probability(dropout, "dropout")
+        dropout = 0.0
+    x = arguments(
+        *inputs, dropout=dropout, rng=rng, keep=keep,
+        return_weights=return_weights, return_lse=return_lse,
+    )  # fmt: skip
+    masks.key_intervals(x.mask, x.query, x.key)  # raises the errors of the mask
+    if draws:
+        x = x._replace(keep=True)  # the choice depends on whether there is dropout, not on the draw
+
+    request = _in_force(implementation)
+    if batch_invariance.get():
+        _in_order(request, x)
+        why = "the only one that keeps the promise of batch_invariant"
+        return Dispatch("microkernel", {"microkernel": why})
+    decision = decide(request, x)
+    if x.return_weights and decision.implementation not in PLAIN:
+        decision.reasons["reference"] = "computes the weights, which kernels do not keep"
+    return decision
+
+
+def decide(request: Any, x: Arguments) -> Dispatch:
+    """Which implementation is used for these arguments when this is requested, and why."""
+    if callable(request):
+        return Dispatch(request.__name__, {request.__name__: "requested"})
+    auto = request == "auto"
+    if auto:
+        why = _too_small(x)
+        if why is not None:
+            return Dispatch("reference", {"reference": why})
+        ranking = _ranking(x)
+    else:
+        _candidate(request)
+        ranking = Ranking((request,), "requested", {})
+
+    obstacles: dict[str, str] = {}
+    for name in ranking.names:
+        candidate = named("attention", name)
+        why = candidate.obstacle(x, auto) if candidate else "it is not installed"
+        if why is None:
+            return Dispatch(name, {**ranking.slower, **obstacles, name: ranking.verdict})
+        obstacles[name] = why
+    return Dispatch("reference", {**obstacles, "reference": "supports everything"})
+
+
+class Ranking(NamedTuple):
+    """What is tried, and what is said about it."""
+
+    names: tuple[str, ...]  # the fastest first
+    verdict: str  # on the first that supports the arguments
+    slower: dict[str, str]  # why the others are
+
+
+_SLOWER = {
+    "microkernel": "computes the weights twice: slower for few queries",
+    "tiled": "the algorithm of microkernel on BLAS: slower",
+    "fused": "stores all scores: slower",
+    "reference": "passes over all scores several times: slower, but handles NaN and infinity",
+    "loop": "one head at a time: slower",
+    "simulated": "runs on NumPy block by block: much slower",
+}
+_FOR_MANY_QUERIES = Ranking(
+    ("microkernel", "tiled", "fused"),
+    "the fastest for many queries that supports these arguments",
+    _SLOWER,
+)
+_FOR_FEW_QUERIES = Ranking(
+    ("fused", "microkernel", "tiled"),
+    "the fastest for few queries that supports these arguments",
+    _SLOWER,
+)
+_ON_GPU = Ranking(
+    ("tiled", "fused"),
+    "the fastest on a GPU that supports these arguments",
+    {
+        "tiled": "stores no scores: faster",
+        "fused": _SLOWER["fused"],
+        "reference": _SLOWER["reference"],
+        "loop": _SLOWER["loop"],
+    },
+)
+_FEW = 32  # queries
+_ENOUGH = 2**16  # multiplications
+
+
+def _ranking(x: Arguments) -> Ranking:
+    """What "auto" tries for these arguments."""
+    if library_of(x.query) == "cupy":
+        return _ON_GPU
+    queries = x.shape[-2]
+    return _FOR_FEW_QUERIES if queries <= _FEW else _FOR_MANY_QUERIES
+
+
+def _too_small(x: Arguments) -> str | None:
+    """The reason why a kernel would not be faster, or None."""
+    widths = x.query.shape[-1] + x.value.shape[-1]
+    if math.prod(x.shape) * widths < _ENOUGH:
+        return "too few numbers for a kernel to be faster"
+    return None
+
+
+def _in_force(request: Any) -> Any:
+    """The request of a call or, if that is "auto", of the enclosing block or the environment."""
+    return requested.get() if request == "auto" else request
+
+
+def _candidate(name: str) -> Candidate:
+    """The candidate registered under a name. Raises ValueError if there is none."""
+    found = named("attention", name)
+    if found is None:
+        known = ", ".join(map(repr, ["auto", *implementations("attention")]))
+        variable = "MINIMHA_IMPLEMENTATION"
+        source = f" ({variable})" if name == os.environ.get(variable) else ""
+        raise ValueError(
+            f"no implementation of attention is called {name!r}{source}: there are {known}"
+        )
+    return found
+
+
+def _in_order(request: Any, x: Arguments) -> Candidate:
+    """`microkernel`, the only implementation that keeps the promise of `batch_invariant`.
+
+    Raises TypeError if it cannot keep the promise for these arguments, or if another
+    implementation is requested.
+    """
+    found = named("attention", "microkernel")
+    why = None
+    if request not in ("auto", "microkernel"):
+        why = f"{request!r} is requested, and only microkernel keeps this promise"
+    elif found is None or library_of(x.query) != "numpy" or str(x.query.dtype) != "float32":
+        why = f"the query is of {x.query.dtype}, but must be a NumPy array of float32"
+    elif x.return_weights:
+        why = "the weights that it would return are computed by the reference"
+    elif x.sink is not None:
+        why = "the gradient of a sink is computed by NumPy"
+    else:
+        why = found.obstacle(x, False)
+    if why is not None:
+        refuse(why)
+    return found  # type: ignore[return-value]
+
+
+def _rounds_factors(chosen: Candidate, x: Arguments) -> bool:
+    """Whether Q, K and V are rounded to bfloat16: inside `half.bfloat16_products`, by kernels that
+    multiply 16-bit numbers.
+
+    Not if there is a bias, a sink or another array, or if weights or lse are returned: these would
+    be rounded as well, although they are not factors of a product.
+    """
+    if x.return_weights or x.return_lse or x.bias is not None or x.sink is not None:
+        return False
+    if backend.is_array(x.scale) or backend.is_array(x.softcap):
+        return False
+    return chosen.native(x.query) and half.rounds_factors(x.query)
