@@ -29,18 +29,6 @@ class Inputs(NamedTuple):
     softcap: Any
 
 
-class Wanted(NamedTuple):
-    """Which of their gradients are wanted."""
-
-    query: bool
-    key: bool
-    value: bool
-    bias: bool = False
-    sink: bool = False
-    scale: bool = False
-    softcap: bool = False
-
-
 class Gradients(NamedTuple):
     """The gradients of the inputs; None for those that are not wanted or not given."""
 

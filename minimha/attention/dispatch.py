@@ -12,9 +12,9 @@
 "auto"         the one that an enclosing `implementation` or the environment variable
                MINIMHA_IMPLEMENTATION names, else the fastest that supports the arguments
 
-Each is a function of `Arguments` and `Wanted`, with the values and the pullback of `attention`.
-Where one does not exist for the library of the arrays, or does not support the arguments, the
-reference is used instead; `explain_dispatch` says so.
+Each is a function of `Arguments` and of the gradients wanted, with the values and the pullback of
+`attention`. Where one does not exist for the library of the arrays, or does not support the
+arguments, the reference is used instead; `explain_dispatch` says so.
 
 In this file, a request is what a call or a block asks for: a name, "auto" or a function. A
 candidate is a function that is registered under a name, with what it supports.
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from minimha_autograd import Pullback, array_of, backend, half
 from minimha_autograd.backend import Array
+from minimha_autograd.operation import Wanted
 
 from .. import masks
 from ..functional.checks import probability
@@ -44,7 +45,7 @@ from ..functional.implementations import (
     refuse,
     requested,
 )
-from .arguments import Arguments, Inputs, Wanted, arguments
+from .arguments import Arguments, Inputs, arguments
 
 
 @contextlib.contextmanager

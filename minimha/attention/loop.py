@@ -8,10 +8,11 @@ from typing import Any
 
 from minimha_autograd import Pullback, backend
 from minimha_autograd.backend import Array, namespace
+from minimha_autograd.operation import Wanted
 
 from ..functional.implementations import register
 from ..masks import dense
-from .arguments import Arguments, Inputs, Wanted
+from .arguments import Arguments, Inputs
 from .reference import attention
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from minimha_autograd import Pullback, backend, operation
 from minimha_autograd.backend import Array, namespace
+from minimha_autograd.operation import Wanted
 
 from ..functional import dropout
 from ..functional.implementations import register
@@ -22,7 +23,7 @@ from ..functional.masked_products import (
     sums_over_queries,
 )
 from ..functional.softmax import log_sums, masked_softmax, softmax_with_sink
-from .arguments import Arguments, Gradients, Wanted
+from .arguments import Arguments, Gradients
 
 
 @register("attention", "reference")
@@ -144,7 +145,7 @@ def visible_pairs(mask: Array | None, bias: Array | None) -> Array | None:
 
 @operation
 def pair_scores(
-    query: Array, key: Array, *, mask: Array | None = None, wanted: tuple[bool, ...]
+    query: Array, key: Array, *, mask: Array | None = None, wanted: Wanted
 ) -> tuple[Array, Pullback]:
     """y = Q Kᵀ for query (…, H, T, D), key (…, G, S, D), y (…, H, T, S).   dQ = dy K, dK = dyᵀ Q.
 
@@ -156,8 +157,8 @@ def pair_scores(
         if mask is not None and not known_finite(dy):
             dy = hide(dy, mask | namespace(dy).isfinite(dy))
         return (
-            sums_over_keys(dy, key, mask) if wanted[0] else None,
-            sums_over_queries(dy, query, mask, key) if wanted[1] else None,
+            sums_over_keys(dy, key, mask) if wanted.query else None,
+            sums_over_queries(dy, query, mask, key) if wanted.key else None,
         )
 
     return products(query, key, mask), pullback
@@ -165,7 +166,7 @@ def pair_scores(
 
 @operation
 def weighted_sum(
-    weights: Array, value: Array, *, mask: Array | None = None, wanted: tuple[bool, ...]
+    weights: Array, value: Array, *, mask: Array | None = None, wanted: Wanted
 ) -> tuple[Array, Pullback]:
     """y = weights · V for weights (…, H, T, S), value (…, G, S, Dv), y (…, H, T, Dv).
 
@@ -177,8 +178,8 @@ def weighted_sum(
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         return (
-            products(dy, value, mask) if wanted[0] else None,
-            sums_over_queries(weights, dy, mask, value) if wanted[1] else None,
+            products(dy, value, mask) if wanted.weights else None,
+            sums_over_queries(weights, dy, mask, value) if wanted.value else None,
         )
 
     return sums_over_keys(weights, value, mask), pullback

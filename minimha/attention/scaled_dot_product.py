@@ -6,9 +6,10 @@ from typing import Any
 
 from minimha_autograd import Pullback, backend, half, operation
 from minimha_autograd.backend import Array
+from minimha_autograd.operation import Wanted
 
 from .. import masks
-from .arguments import Wanted, arguments
+from .arguments import arguments
 from .dispatch import choose, computed
 from .reference import drop_weights
 
@@ -30,7 +31,7 @@ def scaled_dot_product_attention(
     return_weights: bool | str = False,
     return_lse: bool = False,
     implementation: str = "auto",
-    wanted: tuple[bool, ...],
+    wanted: Wanted,
 ) -> tuple[Any, Pullback]:
     """softmax(scale · Q Kᵀ + bias) V: each query receives a weighted mean of the values.
 
@@ -72,8 +73,7 @@ def scaled_dot_product_attention(
         return_weights=return_weights, return_lse=return_lse,
     )  # fmt: skip
     chosen = choose(implementation, x)
-    wanted_inputs = Wanted(*wanted[:3], *wanted[4:])  # without the mask
-    (out, weights, lse), pullback = computed(chosen, x, wanted_inputs)
+    (out, weights, lse), pullback = computed(chosen, x, wanted)
     pull_dropped: Any = None
     if return_weights == "dropped":
         weights, pull_dropped = half.in_float32(drop_weights, weights, x.resolved_keep(), x.p)

@@ -10,8 +10,8 @@ from minimha_autograd.backend import Array
 from minimha_autograd.operation import Wanted
 
 from .. import masks
-from ..attention import Arguments
-from ..attention.arguments import Wanted, check
+from ..attention import Arguments, scaled_dot_product_attention
+from ..attention.arguments import check
 from ..attention.reference import attention
 from ..functional.checks import integer
 from ..masks.queries import typed
@@ -55,31 +55,53 @@ def multi_head_attention(
     """
     num_heads = integer(num_heads, "num_heads")
     groups = num_heads if num_kv_heads is None else integer(num_kv_heads, "num_kv_heads")
-    widths, counts = [w.shape[-1] for w in (w_q, w_k, w_v)], (num_heads, groups, groups)
+    _check_columns(num_heads, groups, [w_q.shape[-1], w_k.shape[-1], w_v.shape[-1]])
+    to_q = project_in.wanted(wanted.query, wanted.w_q, wanted.b_q)
+    to_k = project_in.wanted(wanted.key, wanted.w_k, wanted.b_k)
+    to_v = project_in.wanted(wanted.value, wanted.w_v, wanted.b_v)
+    to_out = project_out.wanted(True, wanted.w_o, wanted.b_o)
+
+    # Attention passes a gradient on if anything before it needs one.
+    to_attention = scaled_dot_product_attention.wanted(
+        query=any(to_q), key=any(to_k), value=any(to_v)
+    )
+
+    # (…, H, T, D), (…, G, S, D) and (…, G, S, Dv)
+    q, pull_q = project_in.function(query, w_q, b_q, num_heads=num_heads, wanted=to_q)
+    k, pull_k = project_in.function(key, w_k, b_k, num_heads=groups, wanted=to_k)
+    v, pull_v = project_in.function(value, w_v, b_v, num_heads=groups, wanted=to_v)
+
+    x = Arguments(q, k, v)
+    check(x)
+    if mask is not None:
+        x = x._replace(mask=typed(mask, x.shape))
+
+    (heads, weights, _), pull_attention = attention(x, to_attention)  # heads (…, H, T, Dv)
+    out, pull_out = project_out.function(heads, w_o, b_o, wanted=to_out)  # (…, T, N)
+
+    def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
+        dheads, dw_o, db_o = _through(pull_out, dout)
+        gradients = pull_attention(dheads, dweights, None)
+        dquery, dw_q, db_q = _through(pull_q, gradients.query)
+        dkey, dw_k, db_k = _through(pull_k, gradients.key)
+        dvalue, dw_v, db_v = _through(pull_v, gradients.value)
+        return dquery, dkey, dvalue, dw_q, dw_k, dw_v, dw_o, db_q, db_k, db_v, db_o
+
+    return (out, weights), pullback
+
+
+def _check_columns(num_heads: int, groups: int, widths: list[int]) -> None:
+    """Raise ValueError unless these numbers of heads divide the columns of w_q, w_k and w_v."""
+    counts = num_heads, groups, groups
     if min(counts) < 1 or any(width % n for width, n in zip(widths, counts, strict=True)):
         raise ValueError(
             f"num_heads = {num_heads} and num_kv_heads = {groups} must divide the columns {widths} "
             "of w_q, w_k, w_v"
         )
-    to_q = project_in.wanted(wanted.query, wanted.w_q, wanted.b_q)
-    to_k = project_in.wanted(wanted.key, wanted.w_k, wanted.b_k)
-    to_v = project_in.wanted(wanted.value, wanted.w_v, wanted.b_v)
-    to_out = project_out.wanted(True, wanted.w_o, wanted.b_o)
-    q, pull_q = project_in.function(query, w_q, b_q, num_heads=num_heads, wanted=to_q)
-    k, pull_k = project_in.function(key, w_k, b_k, num_heads=groups, wanted=to_k)
-    v, pull_v = project_in.function(value, w_v, b_v, num_heads=groups, wanted=to_v)
-    check(Arguments(q, k, v))
-    seen = None if mask is None else typed(mask, (*q.shape[:-1], k.shape[-2]))
-    to_attention = Wanted(any(to_q), any(to_k), any(to_v))
-    (heads, weights, _), pull_attention = attention(Arguments(q, k, v, mask=seen), to_attention)
-    out, pull_o = project_out.function(heads, w_o, b_o, wanted=to_out)
 
-    def pullback(dout: Array | None, dweights: Array | None) -> tuple[Array | None, ...]:
-        dheads, dw_o, db_o = (None,) * 3 if dout is None else pull_o(dout)
-        dq, dk, dv, *_ = pull_attention(dheads, dweights, None)
-        dquery, dw_q, db_q = (None,) * 3 if dq is None else pull_q(dq)
-        dkey, dw_k, db_k = (None,) * 3 if dk is None else pull_k(dk)
-        dvalue, dw_v, db_v = (None,) * 3 if dv is None else pull_v(dv)
-        return dquery, dkey, dvalue, dw_q, dw_k, dw_v, dw_o, db_q, db_k, db_v, db_o
 
-    return (out, weights), pullback
+def _through(pull: Pullback, dy: Array | None) -> tuple[Array | None, ...]:
+    """The gradients of a projection's x, w and b: none if none reaches its result y."""
+    if dy is None:
+        return None, None, None
+    return pull(dy)

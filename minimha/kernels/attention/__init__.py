@@ -19,9 +19,10 @@ import numpy as np
 
 from minimha_autograd import Pullback, backend, unbroadcast
 from minimha_autograd.backend import Array, namespace
+from minimha_autograd.operation import Wanted
 
 from ...attention import Arguments
-from ...attention.arguments import Gradients, Wanted
+from ...attention.arguments import Gradients
 from ...attention.dispatch import computed
 from ...attention.reference import attention
 from ...functional.implementations import (

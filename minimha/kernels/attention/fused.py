@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...attention.arguments import Gradients, Wanted
+from minimha_autograd.operation import Wanted
+
+from ...attention.arguments import Gradients
 from ..shared import as_given, four_axes, obstacle_to_fused
 from .layout import SILENT, KernelArguments, compiled, heads_first
 

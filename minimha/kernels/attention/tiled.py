@@ -9,8 +9,10 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from minimha_autograd.operation import Wanted
+
 from ...attention import Arguments
-from ...attention.arguments import Gradients, Wanted
+from ...attention.arguments import Gradients
 from .. import blas, threads, unavailable
 from ..shared import as_given
 from .layout import (

@@ -29,8 +29,7 @@ import numpy as np
 from minimha_autograd import backend
 
 from ... import masks
-from ...attention import Arguments
-from ...attention.arguments import Wanted
+from ...attention import Arguments, scaled_dot_product_attention
 from ...functional.dropout import Draw
 from . import tiled
 
@@ -184,7 +183,9 @@ def signatures(
     x = x._replace(capability=int(architecture.removeprefix("sm_")))
     with np.errstate(all="ignore"):  # no kernel fills the results: they may hold anything
         out, lse = tiled.forward(x, runner)
-        wanted = Wanted(True, True, True, options.bias, options.sink)
+        wanted = scaled_dot_product_attention.wanted(
+            query=True, key=True, value=True, bias=options.bias, sink=options.sink
+        )
         tiled.backward(x, out, lse, out, None, wanted, runner)
     return found
 

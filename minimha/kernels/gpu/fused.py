@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from minimha_autograd.backend import Array, namespace
+from minimha_autograd.operation import Wanted
 
 from ... import masks
 from ...attention import Arguments
-from ...attention.arguments import Gradients, Wanted
+from ...attention.arguments import Gradients
 from ...functional.masked_products import hide, products, sums_over_keys, sums_over_queries
 from ..shared import like_scores, numbers, obstacle_to_fused
 from . import cuda

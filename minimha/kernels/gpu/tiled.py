@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from minimha_autograd import backend
 from minimha_autograd.backend import Array, namespace
+from minimha_autograd.operation import Wanted
 
 from ... import masks
 from ...attention import Arguments
-from ...attention.arguments import Gradients, Wanted
+from ...attention.arguments import Gradients
 from ...functional.dropout import Draw
 from ...masks.kinds import Band
 from ..shared import (

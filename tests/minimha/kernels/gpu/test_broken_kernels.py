@@ -10,8 +10,7 @@ import pytest
 from attention_paths import computed
 
 from minimha import masks
-from minimha.attention import Arguments, attention_steps
-from minimha.attention.arguments import Wanted
+from minimha.attention import Arguments, attention_steps, scaled_dot_product_attention
 from minimha.functional.dropout import Draw
 from minimha.kernels.gpu import numpy_tile, tiled
 
@@ -202,7 +201,9 @@ def is_right(kernels, n):
     x, dout, dlse = cases()[n]
     target = tiled.Runner(kernels, numpy_tile.launch, None)
     laid_out = tiled.TileArguments.of(x)
-    wanted = Wanted(True, True, True, bias=x.bias is not None, sink=x.sink is not None)
+    wanted = scaled_dot_product_attention.wanted(
+        query=True, key=True, value=True, bias=x.bias is not None, sink=x.sink is not None
+    )
     out, lse = tiled.forward(laid_out, target)
     gradients = tiled.backward(laid_out, out, lse, dout, dlse, wanted, target)
     bar = 1e-12 if out.dtype == "float64" else 4e-3

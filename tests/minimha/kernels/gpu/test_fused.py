@@ -12,8 +12,7 @@ from attention_paths import INPUTS, MORE_MASKS, assert_exact, case_of, cases
 from hypothesis import HealthCheck, given, settings
 
 from minimha import masks
-from minimha.attention import Arguments
-from minimha.attention.arguments import Wanted
+from minimha.attention import Arguments, scaled_dot_product_attention
 from minimha.kernels.gpu import cuda, fused
 from minimha_autograd import unbroadcast
 
@@ -60,7 +59,7 @@ def computed(case):
     x = Arguments(*(getattr(case, name) for name in INPUTS), mask=case.mask)
     out, weights = fused.forward(x)
     saved = weights.copy()
-    wanted = Wanted(True, True, True, bias=True)
+    wanted = scaled_dot_product_attention.wanted(query=True, key=True, value=True, bias=True)
     found = fused.backward(x, out, weights, case.dout, None, wanted)
     assert np.array_equal(saved, weights, equal_nan=True), "the backward changes the weights"
     dbias = None if x.bias is None else unbroadcast(found.bias, x.bias.shape)

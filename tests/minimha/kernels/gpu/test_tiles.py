@@ -8,8 +8,7 @@ from attention_paths import INPUTS, MORE_MASKS, assert_exact, case_of, cases, fo
 from hypothesis import HealthCheck, given, settings
 
 from minimha import masks
-from minimha.attention import IMPLEMENTATIONS, Arguments
-from minimha.attention.arguments import Wanted
+from minimha.attention import IMPLEMENTATIONS, Arguments, scaled_dot_product_attention
 from minimha.functional.dropout import Draw
 from minimha.kernels import attention as ways
 from minimha.kernels.gpu import numpy_tile, tiled
@@ -115,7 +114,7 @@ def test_a_draw_is_the_same_in_the_kernels_and_as_an_array(rng):
     keep = draw.array(case.shape, like=case.query)
     x = Arguments(*(getattr(case, name) for name in INPUTS), keep=draw, p=0.3, return_weights=False)
     (out, _, _), pull = IMPLEMENTATIONS["simulated"].function(
-        x, Wanted(query=True, key=True, value=True)
+        x, scaled_dot_product_attention.wanted(query=True, key=True, value=True)
     )
     counted = out, *pull(case.dout, None, None)
     for x, y in zip(counted, simulated(case.but(keep=keep, dropout=0.3)), strict=True):
