@@ -66,7 +66,7 @@ def multi_head_attention(
         query=any(to_q), key=any(to_k), value=any(to_v)
     )
 
-    # (…, H, T, D), (…, G, S, D) and (…, G, S, Dv)
+    # Q (…, H, T, D), K (…, G, S, D) and V (…, G, S, Dv)
     q, pull_q = project_in.function(query, w_q, b_q, num_heads=num_heads, wanted=to_q)
     k, pull_k = project_in.function(key, w_k, b_k, num_heads=groups, wanted=to_k)
     v, pull_v = project_in.function(value, w_v, b_v, num_heads=groups, wanted=to_v)
