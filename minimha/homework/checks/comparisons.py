@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from minimha_autograd import gradcheck
 from minimha_autograd.gradcheck import labelled, place, ratio, type_name
 
-from ...diagnosis.closeness import factor, is_close
+from ...diagnosis.closeness import is_close
 from ...diagnosis.explanation import AXES
 from .replay import Sketch
 from .resemblance import resemblance
@@ -195,13 +195,11 @@ def same_pullback(
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
     """Compare the intermediates that both pass through `tap(name, x)`, in order, then the values.
 
-    Names only the first wrong step, since later errors may follow from it, and says what it is
-    instead: another product of the arrays so far, or weights that are no softmax.
-    Functions may return a value, or a value and its pullback.
+    Names only the first wrong step, since later errors may follow from it. Functions may return a
+    value, or a value and its pullback.
     """
-    arrays = dict(zip(inspect.signature(reference).parameters, inputs, strict=False))
-    arrays = {name: x for name, x in arrays.items() if isinstance(x, np.ndarray)}
-    (value, found), (expected, steps) = (recorded(f, *inputs) for f in (yours, reference))
+    value, found = recorded(yours, *inputs)
+    expected, steps = recorded(reference, *inputs)
     found["the result"], steps["the result"] = value, np.asarray(expected)
     right: list[str] = []
     for name, step in steps.items():
@@ -212,81 +210,9 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
             )
         labels = AXES.get((name, step.ndim))
         if facts := _facts(found[name], step, name, labels, 1e-12):
-            guess = _wrong_weights(found[name]) if name == "weights" else ""
-            guess = guess or product(name, found[name], step, arrays)
             facts[0] += f"; {', '.join(right)}: right" if right else ""
-            raise DifferenceError(facts, found[name], step, labels, guess)
+            raise DifferenceError(facts, found[name], step, labels, guess="")
         right.append(name)
-        arrays[name] = step
-
-
-def product(name: str, yours: Any, right: np.ndarray, arrays: dict[str, np.ndarray]) -> str:
-    """Which product of two of these arrays it is, and which it should be."""
-    if not isinstance(yours, np.ndarray) or yours.dtype == bool:
-        return ""
-    mine = next((text for text, made in _products(arrays, yours) if _is_multiple(made, yours)), "")
-    theirs = next(
-        (text for text, made in _products(arrays, right) if _is_multiple(made, right)), ""
-    )
-    if not mine or mine == theirs:
-        return ""
-    return f"{name} = {mine}{f'; it should be {theirs}' if theirs else ''}"
-
-
-def _products(arrays: dict[str, np.ndarray], like: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """All products of two arrays, each transposed or not, in the shape of like, if need be
-    after a split into heads."""
-    h = like.shape[-3] if like.ndim > 2 else 0
-    for (a, x), (b, y) in itertools.product(arrays.items(), repeat=2):
-        for left, right in itertools.product((False, True), repeat=2):
-            text = f"{a}{'.mT' * left} @ {b}{'.mT' * right}"
-            try:
-                made = (x.mT if left else x) @ (y.mT if right else y)
-            except ValueError:
-                continue
-            if made.shape == like.shape:
-                yield text, made
-            elif h and made.shape == (*like.shape[:-3], like.shape[-2], h * like.shape[-1]):
-                heads = made.reshape(*made.shape[:-1], h, like.shape[-1])
-                yield f"split({text})", heads.swapaxes(-3, -2)
-
-
-def _is_multiple(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether b is a number times a, which has its shape, and neither is 0."""
-    ratio = factor(a, b)
-    return bool(np.isfinite(b).all() and abs(ratio) > 1e-12 and is_close(ratio * a, b))
-
-
-def _wrong_weights(yours: Any) -> str:
-    """Why these are no weights of a softmax over the last axis without a mask."""
-    if not isinstance(yours, np.ndarray) or yours.ndim < 2 or yours.dtype == bool:
-        return ""
-
-    def sum_to_1(axis: int | tuple[int, ...]) -> bool:
-        return np.allclose(yours.sum(axis=axis), 1)
-
-    several = [tuple(range(-count, 0)) for count in range(2, yours.ndim + 1)]
-    other = next((axis for axis in range(yours.ndim - 1) if sum_to_1(axis)), None)
-    rows = sum_to_1(-1)
-    facts = [
-        (np.isnan(yours).any(), "a weight is NaN: look for ∞ / ∞, 0 / 0 or −∞ − (−∞)"),
-        (rows and not np.triu(yours, 1).any(), "later keys are hidden: no mask is needed"),
-        (rows and yours.max(axis=-1).min() == 1, "one key gets all the weight: is that e^x?"),
-        (rows, ""),
-        (
-            other is not None,
-            f"the weights sum to 1 along axis {other}: softmax runs along the keys, axis=-1, so "
-            "that the weights of each query sum to 1",
-        ),
-        (
-            any(map(sum_to_1, several)),
-            "the sum runs over whole matrices: each row needs its own, "
-            "e.sum(axis=-1, keepdims=True)",
-        ),
-        ((yours < 0).any(), "a weight is negative: is exp missing?"),
-        (True, "the rows do not sum to 1: divide each row by its own sum"),
-    ]
-    return next(text for holds, text in facts if holds)
 
 
 def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:

@@ -17,6 +17,8 @@ Q Kᵀ is divided by the root of S, the number of keys; divide by √D, the root
 - query @ key.mT / root
 + query * key / root
 a score is the dot product of a query and a key, for every query with every key: query @ key.mT
++ query @ query.mT / root
+the queries are multiplied by the queries; Q Kᵀ is query @ key.mT
 - dy.mT @ query
 + dy @ query
 for y = Q Kᵀ / √D the gradients are dquery = dy K / √D and dkey = dyᵀ Q / √D; write dy.mT for dyᵀ
@@ -92,15 +94,41 @@ not fit: keepdims=True keeps that axis
 - scores.max(axis=-1, keepdims=True)
 + scores.max(axis=-2, keepdims=True)
 the maximum is that of each column; subtract the largest score of each row, axis=-1
+- query @ key.mT
++ query @ query.mT
+the queries are multiplied by the queries; Q Kᵀ is query @ key.mT
 - weights @ value
 + weights.mT @ value
 a product has the wrong arrays or a wrong transpose: scores = Q Kᵀ / √D is (…, T, S), and out =
 weights V is (…, T, Dv)
++ weights @ key
+out is made from the keys; out = weights V
 - e = np.exp(scores - scores.max(axis=-1, keepdims=True))
 + e = 2.0 ** (scores - scores.max(axis=-1, keepdims=True))
 softmax takes powers of e, not of 2: np.exp
 + e = scores
 exp is missing: softmax divides the exponentials of the scores by their sum
+- e / e.sum(axis=-1, keepdims=True)
++ e
+- e / e.sum(axis=-1, keepdims=True)
++ np.exp(scores)
+softmax is not finished: divide the exponentials of each row by their sum
+- e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+-     weights = tap("weights", e / e.sum(axis=-1, keepdims=True))
++ e = np.exp(scores - scores.max(axis=-2, keepdims=True))
++     weights = tap("weights", e / e.sum(axis=-2, keepdims=True))
+softmax runs along the queries, so the weights of each key sum to 1; it runs along the keys,
+axis=-1, so that the weights of each query sum to 1
+- e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+-     weights = tap("weights", e / e.sum(axis=-1, keepdims=True))
++ e = np.exp(scores - scores.max())
++     weights = tap("weights", e / e.sum())
+- e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+-     weights = tap("weights", e / e.sum(axis=-1, keepdims=True))
++ e = np.exp(scores - scores.max(axis=(-2, -1), keepdims=True))
++     weights = tap("weights", e / e.sum(axis=(-2, -1), keepdims=True))
+the exponentials are divided by the sum of a whole matrix, or of all; each row needs its own sum:
+e.sum(axis=-1, keepdims=True)
 """)
 
 attention.mistakes += patches(r"""

@@ -109,6 +109,14 @@ w_v are not used: project first, x @ w_q, then split the result
 there is one head over all columns: split into num_heads heads
 + split = lambda y, _: y; query = tap("query", split(
 query, key and value are not split into heads: split(query, num_heads) after the projection
+- key, pull_k = linear(x, w_k)
++ key, pull_k = linear(x, w_q)
+the keys are made with w_q; key = x w_k
++ key, pull_k = linear(x, w_v)
+the keys are made with w_v; key = x w_k
+- value, pull_v = linear(x, w_v)
++ value, pull_v = linear(x, w_k)
+the values are made with w_k; value = x w_v
 - pull_attention = attention(query, key, value)
 + pull_attention = attention(query, value, key)
 query, key and value are in the wrong order: attention(query, key, value)

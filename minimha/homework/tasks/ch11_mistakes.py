@@ -86,6 +86,16 @@ tiles are skipped unless all pairs are visible: skip only those without any
 - weights.T @ dout[rows]
 + scale * weights.T @ dout[rows]
 dvalue has the factor scale; out = weights V has none
++ dscores.T @ dout[rows]
+dvalue is made from dscores; out = weights V gives dvalue = weightsᵀ dout
+- scale * dscores @ key[keys]
++ scale * weights @ key[keys]
+dquery is made from the weights; scores = scale · Q Kᵀ gives dquery = scale · dscores K
+- scale * dscores.T @ query[rows]
++ scale * weights.T @ query[rows]
+dkey is made from the weights; scores = scale · Q Kᵀ gives dkey = scale · dscoresᵀ Q
++ scale * dscores.T @ key[keys]
+dkey is made from the keys; scores = scale · Q Kᵀ gives dkey = scale · dscoresᵀ Q
 - scores = scale * query[rows] @ key[keys].T
 + scores = query[rows] @ key[keys].T
 the factor scale is missing in the scores: scale · Q Kᵀ, as in the forward

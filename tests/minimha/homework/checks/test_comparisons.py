@@ -7,6 +7,8 @@ import pytest
 
 from minimha import homework
 from minimha.homework.checks.comparisons import same_operation
+from minimha.homework.checks.mistakes import Patch, defined
+from minimha.homework.checks.verdicts import FAILED
 
 
 def shown(yours, expected, axes):
@@ -59,6 +61,17 @@ def test_a_step_that_is_no_product_and_no_array_gets_its_facts(scores, says):
         tap("scores", scores(query @ key.mT))
 
     assert says in next(task.verdicts(yours)).message
+
+
+@pytest.mark.parametrize(("factor", "named"), [("", True), ("-", False), ("0.37 * ", False)])
+def test_a_wrong_product_is_named_only_if_it_is_exactly_this_product(factor, named):
+    task = homework.course()["tiled_backward"]
+    edit = Patch("weights.T @ dout[rows]", f"{factor}dscores.T @ dout[rows]", "")
+    yours = defined(edit.made_in(task.code(solved=True)), task.name)
+    message = next(v.message for v in task.verdicts(yours) if v.outcome == FAILED)
+    assert message.startswith("dvalue is wrong")
+    assert ("looks like   dvalue is made from dscores" in message) is named
+    assert ("looks like" in message) is named
 
 
 @pytest.mark.parametrize("shape", [(5,), (11, 2)])
