@@ -19,6 +19,7 @@ from .student.student_files import WIDTH
 from .tasks.catalogue import course, load_tasks, task_named
 from .teacher import ci, grading, jplag, questions, release
 from .teacher.contradictions import refuse
+from .teacher.grading.refused import refused
 
 SHOWN = 30
 """At most this many lines that a student's code printed are shown: the last ones."""
@@ -171,7 +172,7 @@ def _check(options: Any) -> int:
     for task, outcome in outcomes.items():
         progress_file.add(options.place, task, file=files[task], outcome=outcome)
     for path in dict.fromkeys(files[x] for x, outcome in outcomes.items() if outcome == PASSED):
-        if why := checking.refused(path):
+        if why := refused(path):
             print(f"\nnote: {path} passes here, but {why}")
     failed = FAILED in outcomes.values()
     standing = progress_file.states(options.place, files)

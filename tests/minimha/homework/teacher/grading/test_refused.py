@@ -3,7 +3,7 @@
 import pytest
 from graded import RIGHT, judged, outcomes, write
 
-from minimha.homework.student import checking
+from minimha.homework.teacher.grading.refused import refused
 
 IMPORTS = """
 import numpy as np; import math; import os; import json; import itertools; import re; import sys; import struct; import inspect; import traceback
@@ -22,7 +22,7 @@ import array; import pathlib; import bz2; import selectors; import resource; imp
 def test_exactly_the_imports_that_grading_refuses_are_named(statement, tmp_path):
     (tmp_path / "scaled.py").write_text(f"{statement}\n{RIGHT}")
     graded = outcomes(judged(f"{statement}\n{RIGHT}"))
-    assert bool(checking.refused(tmp_path / "scaled.py")) == (graded != ["ok", "ok"])
+    assert bool(refused(tmp_path / "scaled.py")) == (graded != ["ok", "ok"])
 
 
 def test_the_students_own_modules_may_be_imported_and_are_searched(tmp_path):
@@ -33,14 +33,14 @@ def test_the_students_own_modules_may_be_imported_and_are_searched(tmp_path):
         "src/alone.py": "import numpy\n",
     }
     write(tmp_path, files)
-    assert checking.refused(tmp_path / "scaled.py") == ""
+    assert refused(tmp_path / "scaled.py") == ""
     write(tmp_path, {"mine/deep/more.py": "def later():\n    import pytest\n"})
-    assert checking.refused(tmp_path / "scaled.py").endswith("cannot import pytest")
+    assert refused(tmp_path / "scaled.py").endswith("cannot import pytest")
 
 
 def test_a_file_that_is_too_long_to_be_graded_is_refused(tmp_path):
     (tmp_path / "scaled.py").write_text(RIGHT + "#" * (1 << 20))
-    assert "the file is longer than 1 MB" in checking.refused(tmp_path / "scaled.py")
+    assert "the file is longer than 1 MB" in refused(tmp_path / "scaled.py")
 
 
 def test_check_warns_about_an_answer_that_passes(student, folder):

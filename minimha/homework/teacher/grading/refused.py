@@ -1,0 +1,61 @@
+"""Why a file that passes its checks at home cannot be graded."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from ...student.answers import imports, modules, packages, source
+
+
+def refused(path: Path) -> str:
+    """Why a file cannot be graded although it runs here; "" if no reason is found. Only its length,
+    its imports and those of the student's own modules are looked at."""
+    try:
+        data = source(path)
+        own = modules(data, path.parent)
+    except (OSError, ValueError) as error:
+        return f"it cannot be graded: {error}"
+    inside = {file.removesuffix(".py").replace("/", "."): text for file, text in own.items()}
+    known = {"numpy"} | {package for name in inside for package in packages(name)}
+    wanted = list(imports(data))
+    for name, text in inside.items():
+        wanted += imports(text, name.rpartition(".")[0])
+    foreign = {x for module, names in wanted for x in _named(module, names)} - known
+    if not foreign:  # do not start a process to learn what it may import
+        return ""
+    lost = foreign - _importable()
+    if not lost:
+        return ""
+    return f"where homework is graded, it cannot import {', '.join(sorted(lost))}"
+
+
+def _named(module: str, names: list[str]) -> list[str]:
+    """What an import needs: the module; of minimha's, each name, since a submission has few of
+    them; and the submodules of NumPy among the names, since NumPy may not have imported them yet.
+    """
+    full = [f"{module}.{name}" for name in names if name != "*"]
+    if module.startswith("minimha.") and names:
+        return full
+    if module == "numpy":
+        return [module, *filter(importlib.util.find_spec, full)]
+    return [module]
+
+
+@functools.cache
+def _importable() -> frozenset[str]:
+    """The modules that a submission may import, because the process that runs it has them, and the
+    names that it has of minimha's."""
+    code = (
+        "import sys; sys.path += sys.argv[1:]\n"
+        "import worker; worker.prepare(); print(*worker.importable())"
+    )
+    folders = Path(np.__file__).parents[1], Path(__file__).parent
+    command = [sys.executable, "-P", "-s", "-S", "-B", "-c", code, *map(str, folders)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    return frozenset(found.stdout.split())
