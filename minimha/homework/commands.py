@@ -184,7 +184,7 @@ def _check(options: Any) -> int:
 
 
 def _file(path: Path) -> tuple[Path, str]:
-    """The place to search and the task, for a file named in place of a task."""
+    """The place to search and the task, when `check` is given a file instead of a task."""
     name = next(iter(student_files.find(path)), None)
     if name is None:
         raise ValueError(f"{path} is not a homework file: minimha homework list shows the tasks")
@@ -229,7 +229,7 @@ def _hint(options: Any) -> int:
 
 
 def _test(options: Any) -> int:
-    """Contradictions were refused before: there are none."""
+    """Say that a teacher's tasks are ready: `_reporting_errors` has refused any contradiction."""
     print(f"{options.tasks} is ready: solutions pass, stubs are to do, each mistake is named")
     return 0
 

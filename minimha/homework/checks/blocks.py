@@ -1,7 +1,7 @@
 """Whether the blocks of a kernel compute their tiles from what they load.
 
-The function of a student is called with serial numbers in place of the entries of its arrays; only
-`ct.load` gives a block the entries. So nothing can be computed on whole arrays, and it is known
+The student's function is called with serial numbers in place of the entries of its arrays; only
+`ct.load` gives a block the entries. So nothing can be computed on whole arrays, and the check knows
 which block loaded and stored which entries. When a submission is graded, its loads and stores are
 calls to the grader's process.
 """
@@ -41,7 +41,7 @@ def same_in_blocks(
               depends on the entries of the inputs at the same index of the axes that both have
     tile      the largest lengths of a tile: {"T": 4, "D": 8, "M": 2}. Along an axis that the inputs
               have, too, a block stores no more than this
-    largest   the most entries of a tile that the kernel makes of others, with np.concatenate say
+    largest   the most entries of a tile that the kernel joins from others, as by np.concatenate
 
     Each block must load everything on which the entries that it stores depend, in any order and any
     number of times, and nothing else.

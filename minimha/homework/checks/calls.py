@@ -15,8 +15,8 @@ from .nested import agree, mapped
 
 
 class Raised(NamedTuple):
-    """An error in place of a result: the name of its class, its text, and whether a `raise` in the
-    function's own file made it, and not NumPy or Python."""
+    """An error in place of a result: the name of its class, its text, and whether it comes from a
+    `raise` in the function's own file rather than from NumPy or Python."""
 
     kind: str
     text: str
@@ -44,10 +44,11 @@ class Call:
 def calls_recorded(
     function: Callable[..., Any], calls: list[Call], inside: list[Any] | None = None
 ) -> Callable[..., Any]:
-    """The same function, which adds its calls, and those of its pullbacks, to the list. It gets
-    copies of arrays, lists and dictionaries, so that the caller's own never change.
+    """The same function, except that its calls and those of its pullbacks are added to the list. It
+    gets copies of arrays, lists and dictionaries, so that the caller's own never change.
 
-    inside  the calls in progress of several functions, to record no call that one of them makes
+    inside  a list of the calls in progress, which several functions share: a call that one of them
+            makes during another call is not recorded
     """
 
     @functools.wraps(function)
@@ -82,7 +83,7 @@ def calls_recorded(
 
 
 def unrecorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without its record, for calls that no solution could repeat."""
+    """The function without the recording, for calls whose arguments mean nothing to a solution."""
     found: Callable[..., Any] = getattr(function, "unrecorded", function)
     return found
 
@@ -98,7 +99,8 @@ def _heard(tap: Callable[..., Any], heard: Call) -> Callable[..., Any]:
 
 
 def raised(error: Exception, file: str | None) -> Raised:
-    """The error. The file of a remote function is unknown: its text quotes the line."""
+    """The record of an error. The file of a function in another process is unknown, but the text of
+    its error quotes the line."""
     text = text_of(error)
     is_own = ": raise " in f"{line_of(error, file)}{text.partition(chr(10))[2]}"
     return Raised(type(error).__name__, text, is_own)

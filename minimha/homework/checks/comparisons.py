@@ -104,7 +104,8 @@ def _facts(
 def _side_by_side(
     yours: np.ndarray, expected: np.ndarray, labels: Any, at: tuple[int, ...] = ()
 ) -> list[str]:
-    """Two small boolean arrays, drawn; of arrays with more axes, the part with the worst entry."""
+    """Draw two small boolean arrays; if they have more than two axes, the part with the worst
+    entry."""
     both = yours, expected
     if not all(x.dtype == bool and x.ndim > 1 and max(x.shape[-2:]) <= 10 for x in both):
         return []
@@ -228,8 +229,10 @@ def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *input
 
 
 def same_gradients(yours: Any, expected: dict[str, Any], values: dict[str, Any]) -> None:
-    """Compare the gradients of the intermediates, which a pullback returns last, by name. values
-    are the intermediates themselves."""
+    """Compare the gradients of the intermediates, a dictionary that a pullback returns last.
+
+    values  the intermediates themselves, by name, to notice that they were returned instead
+    """
     names = ", ".join(expected)
     if not isinstance(yours, dict) or not set(expected) <= set(yours):
         last, wanted = "the last thing that the pullback returns is", f"be a dictionary of {names}"

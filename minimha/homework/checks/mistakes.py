@@ -1,7 +1,7 @@
-"""Naming a mistake: the one with which the solution returns what the student's function returned.
+"""Naming a student's mistake: the solution with this mistake returns what the student's returned.
 
-A task lists its usual mistakes as changes of its solution's text. While a check runs, the calls of
-the student's function are recorded; if it fails, they are repeated on each changed solution.
+A task lists common mistakes as edits of its solution. While a check runs, the calls of the
+student's function are recorded. If the check fails, they are repeated on each edited solution.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .nested import agree
 
 
 class Patch(NamedTuple):
-    """A usual mistake: `new` in place of `old` in the solution makes it, and `text` names it."""
+    """A common mistake: `new` in place of `old` in the solution makes it, and `text` names it."""
 
     old: str
     new: str
@@ -108,8 +108,8 @@ def text_of_mistake(
                 one check, up to its first failure, and only one of them passes the checks before it
 
     If no mistake repeats all calls and the values are wrong, one that repeats the values is enough,
-    whatever the pullbacks return. Silent if the solution itself repeats all calls: the results are
-    right then.
+    whatever the pullbacks return. Returns "" if the solution itself repeats all calls, because then
+    the results are right.
     """
     right = defined(solution, name)
     if not calls or _repeats(right, calls):
@@ -126,7 +126,7 @@ def text_of_mistake(
 
 @functools.cache
 def defined(code: str, name: str) -> Callable[..., Any]:
-    """The function of this name in a text below `import numpy as np`."""
+    """Run a source that has NumPy as np, and return its function of this name."""
     names: dict[str, Any] = {"np": np}
     file = f"<{name} {hash(code)}>"
     linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file
@@ -196,6 +196,6 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def _known_by(error: Raised) -> tuple[str, str]:
-    """What equal errors share: the class and the first line of what NumPy or Python wrote, which is
-    empty if a `raise` of the function's own made the error."""
+    """What two errors must share to count as the same: the class, and the first line of the text if
+    it comes from NumPy or Python."""
     return error.kind, "" if error.is_own else error.text.partition("\n")[0].strip()

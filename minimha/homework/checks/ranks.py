@@ -1,8 +1,8 @@
 """Whether each rank computes its result from what it has and what it receives.
 
-Each rank is a call of the student's function of its own, as if it were on a machine of its own: the
-call has only this rank's data, and `run` runs only this rank. The ranks take turns, see
-`grading.ranks_in_turn`.
+The student's function is called once for each rank, as if each rank were another machine: the call
+gets only this rank's data, and `run` in it runs only this rank. The ranks take turns, as in
+`ranks_in_turn`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .calls import unrecorded
 from .comparisons import same
 
 WORLDS = 4
-"""How many copies of the ranks run, each on other data, so that a call which finds data in a shared
-variable cannot know whose they are."""
+"""How many copies of the ranks run, each on different data, so that a call that finds data in a
+shared variable cannot know to which copy they belong."""
 
 Messages = set[tuple[int, int, str]]
 """Who sent to whom, and in which call."""
 
 
 def of_rank(rank: int, xs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What a rank has of the arrays of all ranks: its own, and zeros in place of the others."""
+    """The arrays of all ranks as one rank has them: its own, and zeros in place of the others."""
     return [x if r == rank else np.zeros_like(x) for r, x in enumerate(xs)]
 
 
@@ -39,10 +39,10 @@ def same_on_ranks(
     """Raise AssertionError unless each rank computes its result from what it has and receives.
 
     call      call(yours, data) returns the results of all ranks
-    worlds    the data in each of the WORLDS. What a task lets all ranks know is the same in all
-    has       has(rank, data) is what a rank has of the data, and zeros
+    worlds    the data in each of the WORLDS; what a task lets all ranks know is the same in each
+    has       has(rank, data) is the data as one rank has it, with zeros for what it lacks
     expected  the results of all ranks in each world
-    what      others have and a rank does not: "xs"
+    what      the name of what a rank lacks, for the message: "xs"
 
     Returns the messages between ranks.
     """

@@ -1,9 +1,10 @@
 """`minimha.parallel` for submissions, which may not start threads: ranks that take turns.
 
 A rank runs until it waits for a message that has not been sent; then the next rank runs. On its
-next turn a rank starts anew: it receives the same messages, and messages that it sends again are
-dropped. So a function must do the same each time. A deadlock ends at once. This file imports only
-NumPy.
+next turn, a rank starts again from the beginning: it receives the same messages as before, and
+messages that it sends a second time are dropped. So a function must do the same in each turn. A
+deadlock is noticed at once. The process that runs submissions has this file, too, so it imports
+only the standard library and NumPy.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Sketch:
 
 
 def _kept(x: Any) -> Any:
-    """The same with sketches in place of large arrays, and None in place of functions."""
+    """The same result with sketches in place of large arrays, and None in place of functions."""
 
     def leaf(x: Any) -> Any:
         if isinstance(x, np.ndarray) and x.size > LARGE:

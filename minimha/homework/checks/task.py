@@ -106,8 +106,9 @@ class Task:
         self.checks.append(check)
 
     def mistake(self, old: str, new: str, text: str) -> None:
-        """Add a usual mistake: the solution with `new` in place of `old`, which it contains once.
-        A student reads the text if the function fails a check and returns the same as this."""
+        """Add a common mistake: the solution with `new` in place of `old`, which it contains once.
+        If a student's function fails a check and returns the same as this, the message shows the
+        text."""
         self.mistakes.append(Patch(old, new, text))
 
     def code(self, *, solved: bool = False) -> str:
@@ -157,7 +158,7 @@ class Task:
         """The message, and the mistake if it is a known one, in place of other guesses."""
 
         def comes_here(function: Callable[..., Any]) -> bool:
-            """Whether it passes the earlier checks, as a student who comes here did."""
+            """Whether it passes the earlier checks, as the student's function did."""
             with np.errstate(all="ignore"):
                 try:
                     for earlier in self.checks[: self.checks.index(check)]:

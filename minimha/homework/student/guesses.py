@@ -1,4 +1,4 @@
-"""Guesses: what a reader expects, kept before it is measured and shown beside the result.
+"""Guesses: a reader writes down a guess before the measurement, and sees it beside the result.
 
 mh.homework.guess("largest weight", 0.9)            keeps the guess
 mh.homework.guessed("largest weight", 0.97, axes)   prints both, and draws the guess

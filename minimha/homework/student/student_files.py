@@ -207,8 +207,8 @@ def _limited(call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
 
 
 def _inside(stack: Iterable[types.FrameType]) -> list[types.FrameType]:
-    """The frames of the call that `in_time` limits, innermost first; of calls inside each other,
-    those of the innermost. Empty where `in_time` itself runs: it prepares, handles or cleans up."""
+    """The frames of the call that `in_time` limits, innermost first; if such calls are nested,
+    those of the innermost. Empty while `in_time` itself runs, before or after the call."""
     found: list[types.FrameType] = []
     for frame in stack:
         if frame.f_code is _limited.__code__:
@@ -266,7 +266,7 @@ def _alarm(start: Spent) -> Callable[[], None]:
 
 
 def _interrupt_next_line(stack: Iterable[types.FrameType], late: str) -> None:
-    """Interrupt the next line in one of these frames, except ours, which have to clean up."""
+    """Interrupt the next line in one of these frames, but not in minimha's own, which clean up."""
 
     def hook(_: types.FrameType, event: str, __: Any) -> Any:
         if event == "line":

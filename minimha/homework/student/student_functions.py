@@ -67,7 +67,7 @@ def mine(name: str) -> Callable[..., Any]:
     If it is missing or does not pass its checks, this prints why and returns the course's function,
     so that you can continue.
 
-    Raises ValueError if no task has that name. In a release, which has no solutions, also if your
+    Raises ValueError if no task has that name; in a release, which has no solutions, also if your
     function is missing or does not pass.
     """
     task = task_named(name)

@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 01, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 01, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch01_arrays import broadcast_shape, standardise, unbroadcast

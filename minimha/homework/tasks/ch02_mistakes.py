@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 02, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 02, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch02_autograd import backward, matmul, multiply, topological_order

@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 03, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 03, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch03_gradient_checks import central_difference, complex_step, gradient_error

@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 04, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 04, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch04_projections import (

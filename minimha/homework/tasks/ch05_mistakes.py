@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 05, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 05, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch05_attention import attention, attention_forward, scores, softmax

@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 06, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 06, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch06_masks import causal, documents, masked_softmax, padding

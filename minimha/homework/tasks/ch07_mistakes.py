@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 07, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 07, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch07_multihead import head_contributions, merge_heads, multi_head_attention, repeat_heads

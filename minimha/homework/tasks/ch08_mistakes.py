@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 08, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 08, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch08_positions import alibi_bias, attend_with_cache, rotate_pairs, sinusoidal, to_halves

@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 09, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 09, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch09_training import adamw_step, cross_entropy, layer_norm, top_p

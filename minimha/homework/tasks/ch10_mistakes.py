@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 10, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 10, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch10_debugging import attention_entropy, leaks, without_gradient

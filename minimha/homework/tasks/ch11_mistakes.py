@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 11, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 11, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch11_speed import online_softmax, tiled_backward, tiled_forward

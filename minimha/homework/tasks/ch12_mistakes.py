@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 12, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 12, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch12_gpu import key_gradients_in_blocks, softmax_rows, tiled_product

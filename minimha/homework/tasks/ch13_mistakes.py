@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 13, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 13, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch13_many_machines import head_parallel, ring_of_ranks, squares_over_ranks, sum_over_ranks

@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 14, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 14, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch14_real_models import induction_score, patch_effects, project_without, qk_circuit

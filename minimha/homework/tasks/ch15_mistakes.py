@@ -1,4 +1,4 @@
-"""The usual mistakes in the tasks of chapter 15, as patches of their solutions."""
+"""Common mistakes in the tasks of chapter 15, as edits of their solutions."""
 
 from ..checks.mistakes import patches
 from .ch15_since_2023 import absorbed_attention, accept_or_reject, delta_writes, windowed_step

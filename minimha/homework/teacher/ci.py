@@ -1,8 +1,8 @@
 """`minimha homework ci`: the files with which GitHub, GitLab or Gradescope grades homework.
 
 Gradescope gets the edition for grading, which students never see. A repository that students copy
-has their edition; a secret of the service, MINIMHA, may name another for pip to install. Of its
-dependencies, grading needs only NumPy.
+contains the students' edition; a secret of the service, MINIMHA, may name another one for pip to
+install. Of minimha's dependencies, grading needs only NumPy.
 """
 
 from __future__ import annotations

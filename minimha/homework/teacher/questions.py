@@ -1,8 +1,8 @@
 """`minimha homework questions`: oral questions about a student's own functions, with the answers.
 
-If a student's line contains what a usual mistake changes, the question is what would happen with
-the mistake. Other questions ask for the shape of an array: the student's function, which notes the
-shapes of its variables, runs confined on the arguments of a check.
+If a student's line contains what a common mistake changes, the question is what would happen with
+the mistake. Other questions ask for the shape of an array: a copy of the student's function, which
+notes the shapes of its variables, runs confined on the arguments of a check.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _lines(task: Task, answer: Answer, *, given: bool) -> list[tuple[str, int, s
 
 
 def _on_mistakes(task: Task, lines: list[tuple[str, int, str]]) -> Iterator[Question]:
-    """What would happen with each usual mistake that can be made in one of these lines."""
+    """What would happen with each common mistake that can be made in one of these lines."""
     solution = task.code(solved=True)
     for mistake in task.mistakes:
         before = solution[: solution.index(mistake.old)].rpartition("\n")[2]
@@ -180,14 +180,14 @@ def _on_shapes(task: Task, answer: Answer, lines: list[tuple[str, int, str]]) ->
 
 
 def _plain(call: Call) -> bool:
-    """Whether the arguments can be given again: arrays and numbers."""
+    """Whether the arguments are arrays and numbers, so that the call can be repeated."""
     return set(call.settings) <= {"tap"} and all(
         isinstance(x, np.ndarray | int | float) for x in call.arguments
     )
 
 
 def _worth(arguments: tuple[Any, ...]) -> tuple[int, int]:
-    """How many sizes there are to tell apart, and the fewer entries the better."""
+    """How good a call is for a question: more distinct sizes are better, then fewer entries."""
     sizes = [n for x in arguments if isinstance(x, np.ndarray) for n in x.shape]
     return len({*sizes} - {1}), -math.prod(sizes)
 

@@ -1,5 +1,5 @@
-"""A package of one's own: a student's functions as a package that tests itself and trains a
-transformer. The files that all such packages have are in `templates`."""
+"""`minimha homework export`: a student's functions as a package that tests itself and trains a
+transformer. `templates` contains the files that are the same in every such package."""
 
 from .export import add_arguments, export_package
 

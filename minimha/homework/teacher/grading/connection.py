@@ -58,7 +58,7 @@ class RemoteFunction:
 
     @functools.cached_property
     def __signature__(self) -> inspect.Signature:
-        """Asked for when it is needed, because most functions are never inspected."""
+        """The function's signature, requested when it is needed: most are never inspected."""
         parameters = self._connection.call(_SIGNATURE, [self], {})
         return inspect.Signature([_parameter(*p) for p in parameters])
 
@@ -79,8 +79,8 @@ class Connection:
         ["return", value, [[k, the k-th array lent, if it was changed in place], …]]
         ["raise", names of the error's classes, text]
 
-    A call is lent the arrays in its arguments and those returned by the functions that it calls. A
-    lent array that comes back unchanged is the same object.
+    A call borrows the arrays in its arguments and those returned by the functions that it calls. If
+    it returns a borrowed array unchanged, the caller gets the same object back.
     """
 
     LAUNCH, RUN = -2, -3
@@ -273,7 +273,7 @@ def _parameter(name: str, kind: int, optional: bool) -> inspect.Parameter:
 
 
 def _parameters(function: Callable[..., Any]) -> Any:
-    """The parameters of a function that callers may inspect."""
+    """The parameters of a function, for a caller that inspects its signature."""
     parameters = inspect.signature(function).parameters.values()
     return [[p.name, int(p.kind), p.default is not p.empty] for p in parameters]
 

@@ -147,7 +147,7 @@ class Submission:
             rest = rest[self._on_time(self._socket.send, rest) :]
 
     def _on_time(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """The result of one step of the connection, as soon as the step is possible. If time is up
+        """Try one step of the connection until it succeeds, and return its result. If time runs out
         first, end the process."""
         self._socket.settimeout(_LOOK)
         while True:
@@ -192,7 +192,8 @@ def _processor_time(process: int) -> float:
 
 
 def _instead(module: str, *arguments: Any) -> Any:
-    """What a check does with a launch of the submission, or with its ranks; None for nothing."""
+    """Let the check run the blocks of a kernel, or the ranks, that a submission starts. None if it
+    does not want to: then the submission runs them itself."""
     instead = getattr(sys.modules.get(module), "instead", None)
     return instead and instead(*arguments)
 
@@ -238,8 +239,8 @@ def _server() -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 
 def _environment() -> dict[str, str]:
-    """An environment with nothing of ours except the paths of shared libraries. Sets have the same
-    order in each run."""
+    """An environment that contains nothing of ours except the paths of shared libraries. With the
+    fixed hash seed, sets have the same order in each run."""
     threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
     own = dict.fromkeys(threads, "1") | {"PYTHONHASHSEED": "0"}

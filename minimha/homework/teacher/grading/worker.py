@@ -1,4 +1,4 @@
-"""The processes that run submissions: they may answer calls and do little else.
+"""The processes that run submissions, and may do little except answer calls.
 
 Started as a program, this file imports the standard library, NumPy, and four files of minimha:
 `numpy_tile`, which runs kernels for GPUs on NumPy, `ranks_in_turn`, `forward_calls` and `nested`.
@@ -257,8 +257,8 @@ def prepare() -> None:
 
 
 def importable() -> list[str]:
-    """After `prepare`: the modules that a submission may import, and the names that it has of those
-    in part, such as minimha.parallel.run."""
+    """After `prepare`: the modules that a submission may import, and the names in those of which it
+    has only a part, such as minimha.parallel.run."""
     lost = {*_REFUSED, *_OUR_OWN, *_IN_PART, __name__}
     names = [f"{module}.{name}" for module in _IN_PART for name in vars(sys.modules[module])]
     return [*(sys.modules.keys() - lost), *names]

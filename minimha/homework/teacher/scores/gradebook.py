@@ -72,7 +72,7 @@ class Gradebook:
 
     def filled(self, report: dict[str, Any]) -> str:
         """Write a copy with the points beside the file. Returns lines for the teacher: the scale,
-        and the students and rows without a partner."""
+        and the students without a row and the rows without a student."""
         rows = [list(row) for row in self.rows]
         partners = self._partners(student["student"] for student in report["students"])
         scales, alone = set(), []
