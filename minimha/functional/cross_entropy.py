@@ -23,27 +23,44 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
     xp = namespace(logits)
     backend.require(backend.is_integral, targets, "targets")
     targets = xp.astype(targets, xp.int64)  # a narrow type may not hold the number of classes
-    count, dtype = math.prod(targets.shape), logits.dtype
-    if not logits.ndim or logits.shape[:-1] != targets.shape or not count:
+    dtype = logits.dtype
+    count = math.prod(targets.shape)  # N
+    fits = logits.ndim and logits.shape[:-1] == targets.shape
+    if not fits or not count:
         raise ValueError(
             f"targets has shape {tuple(targets.shape)}, logits (…, C) {tuple(logits.shape)}: "
             "there must be one target for each row of logits"
         )
-    classes = logits.shape[-1]
-    outside = xp.any((targets < 0) | (targets >= classes))
+    classes = logits.shape[-1]  # C
+    out_of_range = (targets < 0) | (targets >= classes)  # (…)
+    outside = xp.any(out_of_range)  # ()
     if backend.on_host(outside) and bool(outside):
         raise ValueError(f"targets must be from 0 to {classes - 1}")
-    hit = xp.arange(classes, dtype=xp.int64, device=logits.device) == targets[..., None]
-    peak = xp.max(xp.real(logits) if is_complex(logits) else logits, axis=-1, keepdims=True)
-    shifted = logits - peak
-    exps = xp.exp(shifted)
-    total = xp.sum(exps, axis=-1, keepdims=True)
-    y = (xp.sum(xp.log(total)) - xp.sum(xp.where(hit, shifted, xp.zeros_like(shifted)))) / count
+
+    # True at the target of each row.
+    numbers = xp.arange(classes, dtype=xp.int64, device=logits.device)  # (C,)
+    hit = numbers == targets[..., None]  # (…, C)
+
+    # The factor exp(−peak) cancels in softmax, and without it exp could overflow.
+    real = logits
+    if is_complex(logits):  # in a gradient check by the complex step
+        real = xp.real(logits)
+    peak = xp.max(real, axis=-1, keepdims=True)  # (…, 1)
+    shifted = logits - peak  # (…, C)
+    exps = xp.exp(shifted)  # (…, C)
+    total = xp.sum(exps, axis=-1, keepdims=True)  # (…, 1)
+
+    # −log(exp(shifted) / total) is log(total) − shifted: softmax itself could round to 0.
+    sum_of_logs = xp.sum(xp.log(total))  # ()
+    at_targets = xp.sum(xp.where(hit, shifted, xp.zeros_like(shifted)))  # ()
+    y = (sum_of_logs - at_targets) / count  # ()
     if not backend.on_host(outside):
         y = xp.where(outside, xp.full_like(y, math.nan), y)
 
     def pullback(dy: Array) -> tuple[Array, None]:
-        softmax, one_hot = exps / total, xp.astype(hit, dtype)
-        return dy * (softmax - one_hot) / count, None
+        softmax = exps / total  # (…, C)
+        one_hot = xp.astype(hit, dtype)  # (…, C)
+        dlogits = dy * (softmax - one_hot) / count  # (…, C)
+        return dlogits, None
 
     return y, pullback

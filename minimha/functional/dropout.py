@@ -22,8 +22,9 @@ def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = 
     keep  an earlier draw to reuse: boolean, broadcasts to x; rng is then not used. For an array x
           make one with `backend.bernoulli(rng, x.shape, 1 - p, like=x)`
 
-    Raises ValueError for p outside [0, 1] and for p > 0 without rng and keep, TypeError if it has
-    to draw and rng is not a generator: a seed would drop the same entries in every call.
+    Raises ValueError for p outside [0, 1] and for p > 0 without rng and keep; TypeError if a keep
+    has to be drawn and rng is not a generator, since a seed would drop the same entries in every
+    call.
     """
     like = array_of(x)
     if not backend.is_array(like):
@@ -31,15 +32,17 @@ def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = 
     p = probability(p, "drop: p")
     if keep is None:
         keep = draw(p, rng, tuple(like.shape), like=like, name="drop: p")
-    return x if keep is None else dropout(x, keep, p=p)
+    if keep is None:  # p is 0
+        return x
+    return dropout(x, keep, p=p)
 
 
 class Draw(NamedTuple):
-    """A keep that a seed determines: each entry is a hash of the seed and its place.
+    """Which entries dropout keeps, as a seed: a hash of the seed and of an entry's place decides.
 
-    A kernel on a GPU computes the entries where it needs them, in the backward once more, so that
-    no array of T × S entries is stored. Source of the hash: Wellons, "Prospecting for Hash
-    Functions" (2018).
+    A kernel on a GPU computes the hashes where it needs them, and again in the backward pass, so
+    that no array of T × S entries is stored.
+    Source of the hash: Wellons, "Prospecting for Hash Functions" (2018).
     """
 
     seed: int  # 0 … 2**32 − 1
@@ -52,15 +55,24 @@ class Draw(NamedTuple):
 
     def array(self, shape: tuple[int, ...], *, like: Array) -> Array:
         """The boolean array (…, T, S), in the library and on the device of like."""
-        xp, (*lead, t, s) = namespace(like), shape
+        xp = namespace(like)
+        *lead, t, s = shape
         count = functools.partial(xp.arange, dtype=xp.uint32, device=like.device)
-        heads = xp.reshape(count(math.prod(lead)), (*lead, 1, 1))
-        bits = _mixed(_mixed(_mixed(heads + self.seed) + count(t)[:, None]) + count(s))
-        return bits >> 8 < self.threshold
+        heads = xp.reshape(count(math.prod(lead)), (*lead, 1, 1))  # (…, 1, 1)
+        queries = count(t)[:, None]  # (T, 1)
+        keys = count(s)  # (S,)
+
+        # Mixed between the sums, or places with the same sum of indices would share their bits.
+        bits = _mixed(heads + self.seed)  # (…, 1, 1)
+        bits = _mixed(bits + queries)  # (…, T, 1)
+        bits = _mixed(bits + keys)  # (…, T, S)
+        first_24 = bits >> 8
+        return first_24 < self.threshold
 
 
 def _mixed(x: Array) -> Array:
     """A hash of 32-bit integers: every bit of the result depends on every bit of x."""
+    # A shift carries high bits to low ones, a product (modulo 2³²) low bits to high ones.
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     return x ^ (x >> 16)
@@ -75,11 +87,13 @@ def draw(
     name: str,
     counted: bool = False,
 ) -> Array | Draw | None:
-    """The keep of dropout with probability p; for p = 0 None, without drawing anything.
+    """Draw which entries dropout keeps: a boolean array of this shape, in the library of like. If p
+    is 0, nothing is drawn and the result is None.
 
-    counted  whether to draw only a seed
+    name     what error messages call p
+    counted  whether to draw only a seed, as a `Draw`
 
-    Raises as `drop` does; name is what messages call p.
+    Raises ValueError and TypeError as `drop` does.
     """
     p = probability(p, name)
     if p == 0:
@@ -115,13 +129,20 @@ def dropout(x: Array, keep: Array, *, p: float) -> tuple[Array, Pullback]:
     """
     p = probability(p, "p")
     backend.require(backend.is_boolean, keep, "keep")
-    xp, shape = namespace(x), tuple(x.shape)
+    xp = namespace(x)
+    shape = tuple(x.shape)
     lengths = zip(reversed(keep.shape), reversed(shape), strict=False)
     if keep.ndim > len(shape) or any(n not in (1, m) for n, m in lengths):
         raise ValueError(f"keep {tuple(keep.shape)} must broadcast to x {shape}")
 
+    # The value and the gradient are the same function, of x and of dy.
     def kept(a: Array) -> Array:
-        zero = xp.zeros_like(a)
-        return zero if p == 1 else xp.where(keep, a / (1 - p), zero)
+        zeros = xp.zeros_like(a)  # (…)
+        if p == 1:  # a / (1 − p) would divide by 0
+            return zeros
+        return xp.where(keep, a / (1 - p), zeros)  # (…)
 
-    return kept(x), lambda dy: (kept(dy), None)
+    def pullback(dy: Array) -> tuple[Array, None]:
+        return kept(dy), None
+
+    return kept(x), pullback

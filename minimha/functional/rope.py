@@ -28,8 +28,9 @@ class Llama3(NamedTuple):
     context: int
 
     def __call__(self, theta: Array) -> Array:
-        turns = self.context / (2 * math.pi) * theta
-        g = ops.clip((turns - self.low) / (self.high - self.low), min=0.0, max=1.0)
+        turns = self.context / (2 * math.pi) * theta  # n
+        g = (turns - self.low) / (self.high - self.low)
+        g = ops.clip(g, min=0.0, max=1.0)  # 1: as before, 0: slower by the factor
         return theta * (g + (1 - g) / self.factor)
 
 
@@ -71,19 +72,28 @@ def rope(
     """
     width = _check(x, width)
     xp = namespace(x)
-    dtype = xp.float32 if x.dtype in (xp.float32, xp.complex64) else xp.float64
-    cos, sin = rotations(_positions(x, offset, positions), width, base, scaling, dtype)
+
+    # The dtype of x, but real; `operation` has widened 16-bit floats already.
+    dtype = xp.float64
+    if x.dtype in (xp.float32, xp.complex64):
+        dtype = xp.float32
+    where = _positions(x, offset, positions)  # (T,) or (…, T)
+    cos, sin = rotations(where, width, base, scaling, dtype)  # (…, T, width/2)
     return rotate(x, cos, sin, interleaved=interleaved)
 
 
 @accelerated(exact=True)
 def rotations(
-    positions: Array, width: int, base: float, scaling: Llama3 | None, dtype: Any
+    positions: Array,
+    width: int,
+    base: float,
+    scaling: Llama3 | None,
+    dtype: Any,
 ) -> tuple[Array, Array]:
     """The cosines and the sines (…, T, width/2) of the angles of `rope`, rounded to the dtype, for
     positions (…, T)."""
     xp = namespace(positions)
-    cos, sin = cos_and_sin(angles(positions, width, base, scaling))
+    cos, sin = cos_and_sin(angles(positions, width, base, scaling))  # (…, T, width/2)
     return xp.astype(cos, dtype), xp.astype(sin, dtype)
 
 
@@ -95,7 +105,13 @@ def cos_and_sin(theta: Array) -> tuple[Array, Array]:
 
 
 @accelerated(exact=True)
-def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> tuple[Array, Pullback]:
+def rotate(
+    x: Array,
+    cos: Array,
+    sin: Array,
+    *,
+    interleaved: bool,
+) -> tuple[Array, Pullback]:
     """(a, b) -> (a cos − b sin, b cos + a sin) for each pair (a, b) of the first columns of x.
 
     x (…, T, D), cos and sin (…, T, width/2). The pullback rotates by the opposite angles.
@@ -103,32 +119,54 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> tuple[Arra
     half = cos.shape[-1]
     width = 2 * half
 
-    def rotated(x: Array, sin: Array) -> Array:
+    def turned(x: Array, sin: Array) -> Array:
         xp = namespace(x)
         if interleaved:
-            a, b = x[..., :width:2], x[..., 1:width:2]
+            a = x[..., :width:2]  # (…, T, width/2)
+            b = x[..., 1:width:2]
         else:
-            a, b = x[..., :half], x[..., half:width]
-        y = [a * cos - b * sin, b * cos + a * sin]
+            a = x[..., :half]
+            b = x[..., half:width]
+        parts = [a * cos - b * sin, b * cos + a * sin]  # 2 · (…, T, width/2)
+
+        # Neighbours again: (…, T, width/2, 2) becomes (…, T, width).
         if interleaved:
-            y = [xp.reshape(xp.stack(y, axis=-1), (*x.shape[:-1], width))]
+            pairs = xp.stack(parts, axis=-1)
+            parts = [xp.reshape(pairs, (*x.shape[:-1], width))]
+
+        # The columns beyond the width do not rotate.
         if width < x.shape[-1]:
-            y.append(x[..., width:])
-        return y[0] if len(y) == 1 else xp.concat(y, axis=-1)
+            parts.append(x[..., width:])
+        if len(parts) == 1:
+            return parts[0]
+        return xp.concat(parts, axis=-1)  # (…, T, D)
 
-    return rotated(x, sin), lambda dy: (rotated(dy, -sin),)
+    # The opposite angle has the same cosine, and its sine is −sin.
+    def pullback(dy: Array) -> tuple[Array]:
+        return (turned(dy, -sin),)
+
+    return turned(x, sin), pullback
 
 
-def angles(positions: Array, width: int, base: float, scaling: Llama3 | None = None) -> Array:
+def angles(
+    positions: Array,
+    width: int,
+    base: float,
+    scaling: Llama3 | None = None,
+) -> Array:
     """The angles t · θᵢ, (…, T, width/2) in float64, of positions (…, T): θᵢ = base^(−2i/width),
     unless a scaling changes it."""
     if not 0 < base < math.inf:
         raise ValueError(f"base must be a positive number, not {base}")
     xp = namespace(positions)
     even = xp.arange(0, width, 2, dtype=xp.float64, device=positions.device)  # 2i
-    theta = base ** (even / -width)
-    theta = theta if scaling is None else scaling(theta)
-    return xp.astype(positions, xp.float64)[..., None] * theta
+    theta = base ** (even / -width)  # (width/2,)
+    if scaling is not None:
+        theta = scaling(theta)
+
+    # At position 100,000 an angle in float32 would be rounded by up to 0.004.
+    t = xp.astype(positions, xp.float64)[..., None]  # (…, T, 1)
+    return t * theta  # (…, T, width/2)
 
 
 def _check(x: Array, width: int | None) -> int:
@@ -137,38 +175,43 @@ def _check(x: Array, width: int | None) -> int:
         raise TypeError("x must be an array of floating-point numbers")
     if x.ndim < 2:
         raise ValueError("x needs at least two axes, (…, T, D)")
-    columns = x.shape[-1]
+    columns = x.shape[-1]  # D
     width = columns if width is None else integer(width, "width")
     if width % 2 or not 2 <= width <= columns:
-        fix = (
-            f"; width={columns - 1} leaves the last column unchanged"
-            if width == columns > 1
-            else ""
-        )
+        fix = ""
+        if width == columns > 1:
+            fix = f"; width={columns - 1} leaves the last column unchanged"
         raise ValueError(f"width = {width} must be even and from 2 to D = {columns}{fix}")
     return width
 
 
 def _positions(x: Array, offset: int, positions: Any) -> Array:
-    """The positions, (T,) or with all axes of x but the last, where x is."""
-    xp, rows = namespace(x), tuple(x.shape[:-1])  # (…, T)
+    """The positions as an array on the device of x: (T,), or with all axes of x but the last."""
+    xp = namespace(x)
+    rows = tuple(x.shape[:-1])  # (…, T)
     if positions is None:
         offset = integer(offset, "offset")
-        return xp.arange(offset, offset + rows[-1], device=x.device)
+        return xp.arange(offset, offset + rows[-1], device=x.device)  # (T,)
     if offset:
         raise ValueError("give offset or positions, not both")
-    positions = backend.mover(x)(backend.asarray(array_of(positions)))
+
+    positions = array_of(positions)
+    positions = backend.mover(x)(backend.asarray(positions))
     backend.require(backend.is_integral, positions, "positions")
     shape = tuple(positions.shape)
-    if len(shape) == len(rows) - 1 > 1:  # (B, T), and x has heads
-        of_heads, of_sequences = _match(shape, rows[1:]), _match(shape, (*rows[:-2], rows[-1]))
+
+    # (B, T), where x has heads: all heads of a sequence have the same positions.
+    if len(shape) == len(rows) - 1 > 1:
+        of_heads = _match(shape, rows[1:])  # as (H, T)
+        of_sequences = _match(shape, (*rows[:-2], rows[-1]))  # as (B, T)
         if of_heads and of_sequences and max(shape[:-1]) > 1:
             raise ValueError(
                 f"positions has shape {shape}: in x (…, H, T, D) these could be (B, T) or (H, T). "
                 "Write positions[..., None, :] for one row per sequence, positions[None] for one "
                 "per head"
             )
-        positions = positions[..., None, :]
+        positions = positions[..., None, :]  # (B, 1, T)
+
     if positions.ndim in (1, len(rows)) and _match(positions.shape, rows[-positions.ndim :]):
         return positions
     raise ValueError(
@@ -180,5 +223,7 @@ def _positions(x: Array, offset: int, positions: Any) -> Array:
 
 def _match(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
     """Whether positions of this shape broadcast to the rows (…, T), with as many axes."""
+    if shape[-1] != rows[-1]:
+        return False
     leading = zip(shape[:-1], rows[:-1], strict=True)
-    return shape[-1] == rows[-1] and all(n in (1, m) for n, m in leading)
+    return all(n in (1, m) for n, m in leading)
