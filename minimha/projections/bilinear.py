@@ -36,71 +36,132 @@ class Bilinear(Form):
 
     def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         g = self.sizes.num_kv_heads
-        q = ops.matmul(ops.expand_dims(query, axis=-3), self.w_qk)  # (…, H, T, Mk)
+        x = ops.expand_dims(query, axis=-3)  # (…, 1, T, M)
+        q = ops.matmul(x, self.w_qk)  # (…, H, T, Mk)
         if self.b_qk is not None:
-            q = ops.add(q, ops.expand_dims(self.b_qk, axis=1))
+            b_qk = ops.expand_dims(self.b_qk, axis=1)  # (H, 1, Mk)
+            q = ops.add(q, b_qk)
+
+        # Every key head reads the inputs themselves.
         k = ops.expand_dims(key, axis=-3)  # (…, 1, S, Mk)
-        k = ops.broadcast_to(k, (*k.shape[:-3], g, *k.shape[-2:]))
-        return q, k, project_in(value, self.w_v, self.b_v, num_heads=g)
+        shape = (*k.shape[:-3], g, *k.shape[-2:])
+        k = ops.broadcast_to(k, shape)  # (…, G, S, Mk)
+        v = project_in(value, self.w_v, self.b_v, num_heads=g)  # (…, G, S, Dv)
+        return q, k, v
 
     @classmethod
     def from_stacked(cls, stacked: Stacked) -> Self:
-        h, g = stacked.sizes.num_heads, stacked.sizes.num_kv_heads
+        h = stacked.sizes.num_heads
+        g = stacked.sizes.num_kv_heads
         xp = namespace(stacked.w_q)
+
+        # Each W^K serves H/G query heads.
         w_q = xp.stack(blocks(stacked.w_q, h))  # (H, M, D)
-        w_k = xp.repeat(xp.stack(blocks(stacked.w_k, g)), h // g, axis=0)  # (H, Mk, D)
-        w_qk = ops.matmul(w_q, xp.matrix_transpose(w_k))
+        w_k = xp.stack(blocks(stacked.w_k, g))  # (G, Mk, D)
+        w_k = xp.repeat(w_k, h // g, axis=0)  # (H, Mk, D)
+        w_qk = ops.matmul(w_q, xp.matrix_transpose(w_k))  # (H, M, Mk)
         if is_finite(w_q) and is_finite(w_k) and not is_finite(w_qk):
             raise ValueError(
                 f"W_i^Q W_i^Kᵀ overflows {w_qk.dtype}: convert weights of a wider dtype"
             )
+
         b_qk = None
         if stacked.b_q is not None:
-            b_qk = ops.matmul(w_k, xp.stack(blocks(stacked.b_q, h))[..., None])[..., 0]
+            b_q = xp.stack(blocks(stacked.b_q, h))  # (H, D)
+            b_qk = ops.matmul(w_k, b_q[..., None])  # (H, Mk, 1)
+            b_qk = b_qk[..., 0]  # (H, Mk)
         return cls(stacked.sizes, w_qk, b_qk, stacked.w_v, stacked.b_v)
 
     def to_stacked(self) -> Stacked:
         return self.factored()
 
     def factored(self, head_dim: int | None = None) -> Stacked:
-        """The stacked form with the best W_i^Q W_i^Kᵀ ≈ W_i of rank D, by singular values. Heads
-        that share a W^K are factored together, as rows of one matrix.
+        """The stacked form with the best W_i^Q W_i^Kᵀ ≈ W_i of rank D, by singular values:
+
+            W_i = U Σ Vᵀ,  W_i^Q = U √Σ,  W_i^K = V √Σ, only the D largest of Σ
+
+        Heads that share a W^K are factored together, as rows of one matrix.
 
         Raises ValueError without a head_dim, if more than rounding is cut off.
         """
         sizes = self.sizes
         if head_dim is not None:
-            sizes = sizes._replace(head_dim=integer(head_dim, "head_dim", least=1))
-        w, b, d, g = self.w_qk, self.b_qk, sizes.head_dim, sizes.num_kv_heads
-        xp, (h, m, mk) = namespace(w), w.shape
-        rows = w if b is None else xp.concat([w, b[:, None, :]], axis=1)  # (H, M + 1, Mk)
+            head_dim = integer(head_dim, "head_dim", least=1)
+            sizes = sizes._replace(head_dim=head_dim)
+        d = sizes.head_dim
+        g = sizes.num_kv_heads
+        w = self.w_qk
+        b = self.b_qk
+        xp = namespace(w)
+        h, m, mk = w.shape
+
+        # b_qk, too, is a product with W^K, that of b_q: one more row of W_i.
+        rows = w
+        if b is not None:
+            rows = xp.concat([w, b[:, None, :]], axis=1)  # (H, M + 1, Mk)
         groups = xp.reshape(rows, (g, -1, mk))  # (G, H/G · (M + 1), Mk)
         u, sigma, vt = xp.linalg.svd(finite(widened(groups)), full_matrices=False)
-        if head_dim is None and (rank := max(ranks(sigma, w))) > d:
-            others = ["b_qk"] * (b is not None) + ["the heads that share its W^K"] * (g < h)
-            together = f", factored with {' and '.join(others)}," if others else ""
-            raise ValueError(
-                f"W_i = W_i^Q W_i^Kᵀ{together} is of rank {rank}, more than D = {d}: give the "
-                "head_dim to keep, and read `truncation_error`"
-            )
-        kept = xp.where(sigma > rounding(sigma, w), sigma, xp.zeros_like(sigma))
-        root = xp.sqrt(kept[:, None, :d])  # 0 in a column beyond the rank
-        zeros = ((0, 0), (0, 0), (0, max(0, d - sigma.shape[-1])))  # for a D beyond M
-        left = ops.pad(u[..., :d] * root, zeros)  # (G, H/G · (M + 1), D)
-        right = ops.pad(xp.matrix_transpose(vt)[..., :d] * root, zeros)  # (G, Mk, D)
-        left = xp.astype(xp.reshape(left, (h, -1, d)), w.dtype)  # (H, M + 1, D)
+        if head_dim is None:
+            rank = max(ranks(sigma, w))
+            _check_rank(rank, d, has_bias=b is not None, shares=g < h)
+
+        # Singular values that may be mere rounding become 0, and so do their columns.
+        limit = rounding(sigma, w)  # (G, 1)
+        kept = xp.where(sigma > limit, sigma, xp.zeros_like(sigma))
+        root = xp.sqrt(kept[:, None, :d])  # (G, 1, D)
+        left = u[..., :d] * root  # (G, H/G · (M + 1), at most D)
+        right = xp.matrix_transpose(vt)[..., :d] * root  # (G, Mk, at most D)
+
+        # There may be fewer singular values than D: the other columns are 0.
+        missing = max(0, d - sigma.shape[-1])
+        zeros = ((0, 0), (0, 0), (0, missing))
+        left = ops.pad(left, zeros)
+        right = ops.pad(right, zeros)
+
+        left = xp.reshape(left, (h, -1, d))  # (H, M + 1, D)
+        left = xp.astype(left, w.dtype)
+        right = xp.astype(right, w.dtype)  # (G, Mk, D)
+        w_q = left[:, :m, :]  # (H, M, D)
+        b_q = b_k = None
+        if b is not None:
+            b_q = xp.reshape(left[:, m, :], (h * d,))  # (H·D,)
+            b_k = xp.zeros((g * d,), dtype=w.dtype, device=w.device)  # (G·D,)
+
         stacked = Stacked(
             sizes,
-            w_q=merge_heads(left[:, :m, :]),
-            w_k=merge_heads(xp.astype(right, w.dtype)),
+            w_q=merge_heads(w_q),  # (M, H·D)
+            w_k=merge_heads(right),  # (Mk, G·D)
             w_v=self.w_v,
-            b_q=None if b is None else xp.reshape(left[:, m, :], (h * d,)),
-            b_k=None if b is None else xp.zeros((g * d,), dtype=w.dtype, device=w.device),
+            b_q=b_q,
+            b_k=b_k,
             b_v=self.b_v,
         )
-        if cut := _norm(sigma[:, d:]):
+        cut = _norm(sigma[:, d:])
+        if cut:
             stacked.truncation_error = cut / _norm(sigma)
         return stacked
+
+
+def _check_rank(
+    rank: int,
+    d: int,
+    *,
+    has_bias: bool,
+    shares: bool,
+) -> None:
+    """Raise the ValueError of `factored` if the rank is more than D."""
+    if rank <= d:
+        return
+    others = []
+    if has_bias:
+        others.append("b_qk")
+    if shares:
+        others.append("the heads that share its W^K")
+    together = f", factored with {' and '.join(others)}," if others else ""
+    raise ValueError(
+        f"W_i = W_i^Q W_i^Kᵀ{together} is of rank {rank}, more than D = {d}: give the "
+        "head_dim to keep, and read `truncation_error`"
+    )
 
 
 def _norm(x: Array) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from minimha_autograd import ops
-from minimha_autograd.backend import namespace
+from minimha_autograd.backend import Array, namespace
 
 from ..functional import linear
 from .stacked import Stacked
@@ -15,7 +15,7 @@ from .stacked import Stacked
 @dataclass(eq=False, repr=False)
 class Double(Stacked):
     """Two matrices in a row for each role: x first_q w_q + b_q. Their product, a single matrix,
-    does the same. Starts with first_q = first_k = first_v = 1."""
+    does the same. At the start first_q, first_k and first_v are identity matrices."""
 
     first_q: Any  # (M, M)
     first_k: Any  # (Mk, Mk)
@@ -25,18 +25,35 @@ class Double(Stacked):
     rearranges = False
 
     def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
-        firsts = (query, self.first_q), (key, self.first_k), (value, self.first_v)
-        return super().project(*(linear(x, first) for x, first in firsts))
+        query = linear(query, self.first_q)  # (…, T, M)
+        key = linear(key, self.first_k)  # (…, S, Mk)
+        value = linear(value, self.first_v)  # (…, S, Mv)
+        return super().project(query, key, value)
 
     def to_stacked(self) -> Stacked:
-        w_q = ops.matmul(self.first_q, self.w_q)
-        w_k = ops.matmul(self.first_k, self.w_k)
-        w_v = ops.matmul(self.first_v, self.w_v)
+        # (x first) w = x (first w): there is no nonlinearity between the two.
+        w_q = ops.matmul(self.first_q, self.w_q)  # (M, H·D)
+        w_k = ops.matmul(self.first_k, self.w_k)  # (Mk, G·D)
+        w_v = ops.matmul(self.first_v, self.w_v)  # (Mv, G·Dv)
         return Stacked(self.sizes, w_q, w_k, w_v, self.b_q, self.b_k, self.b_v)
 
     @classmethod
     def from_stacked(cls, stacked: Stacked) -> Self:
-        matrices, xp = [stacked.w_q, stacked.w_k, stacked.w_v], namespace(stacked.w_q)
-        ones = [xp.eye(w.shape[0], dtype=w.dtype, device=w.device) for w in matrices]
-        weights = [*matrices, stacked.b_q, stacked.b_k, stacked.b_v, *ones]
-        return cls(stacked.sizes, *weights)
+        return cls(
+            stacked.sizes,
+            w_q=stacked.w_q,
+            w_k=stacked.w_k,
+            w_v=stacked.w_v,
+            b_q=stacked.b_q,
+            b_k=stacked.b_k,
+            b_v=stacked.b_v,
+            first_q=_identity_before(stacked.w_q),  # (M, M)
+            first_k=_identity_before(stacked.w_k),  # (Mk, Mk)
+            first_v=_identity_before(stacked.w_v),  # (Mv, Mv)
+        )
+
+
+def _identity_before(w: Array) -> Array:
+    """The identity matrix that may precede w (M, N) in a product, (M, M)."""
+    xp = namespace(w)
+    return xp.eye(w.shape[0], dtype=w.dtype, device=w.device)

@@ -21,18 +21,23 @@ from ..nn.module import parameter
 
 
 class Sizes(NamedTuple):
-    """The widths M, Mk, Mv of the inputs, the numbers H, G of heads, the widths D, Dv of a head."""
+    """The widths of the inputs, the numbers of heads, the widths of a head."""
 
-    d_model: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    v_head_dim: int
-    kdim: int
-    vdim: int
+    d_model: int  # M
+    num_heads: int  # H
+    num_kv_heads: int  # G
+    head_dim: int  # D
+    v_head_dim: int  # Dv
+    kdim: int  # Mk
+    vdim: int  # Mv
 
     @classmethod
-    def of(cls, d_model: int, num_heads: int, **sizes: int | None) -> Self:
+    def of(
+        cls,
+        d_model: int,
+        num_heads: int,
+        **sizes: int | None,
+    ) -> Self:
         """All sizes from the given ones: by default G is H, D is M/H, Dv is D, Mk is M and Mv is
         Mk.
 
@@ -42,6 +47,8 @@ class Sizes(NamedTuple):
         d_model = integer(d_model, "d_model")
         num_heads = integer(num_heads, "num_heads")
         known = {name: integer(n, name) for name, n in sizes.items() if n is not None}
+
+        # The defaults; those of Dv and Mv depend on D and Mk.
         if "head_dim" not in known:
             if d_model < 1 or num_heads < 1 or d_model % num_heads:
                 raise ValueError(
@@ -51,7 +58,9 @@ class Sizes(NamedTuple):
             known["head_dim"] = d_model // num_heads
         known.setdefault("v_head_dim", known["head_dim"])
         known.setdefault("num_kv_heads", num_heads)
-        known.setdefault("vdim", known.setdefault("kdim", d_model))
+        known.setdefault("kdim", d_model)
+        known.setdefault("vdim", known["kdim"])
+
         found = cls(d_model, num_heads, **known)
         for name, n in found._asdict().items():
             integer(n, name, least=1)
@@ -65,9 +74,9 @@ class Sizes(NamedTuple):
     def roles(self) -> dict[str, tuple[int, int, int]]:
         """For q, k and v: the width of the input, the number of heads, the width of a head."""
         return {
-            "q": (self.d_model, self.num_heads, self.head_dim),
-            "k": (self.kdim, self.num_kv_heads, self.head_dim),
-            "v": (self.vdim, self.num_kv_heads, self.v_head_dim),
+            "q": (self.d_model, self.num_heads, self.head_dim),  # M, H, D
+            "k": (self.kdim, self.num_kv_heads, self.head_dim),  # Mk, G, D
+            "v": (self.vdim, self.num_kv_heads, self.v_head_dim),  # Mv, G, Dv
         }
 
 
@@ -124,19 +133,23 @@ class Form(Module):
         """A copy with function(x) in place of every weight x."""
 
         def changed(w: Any) -> Any:
-            if isinstance(w, list):
+            if w is None:  # no bias
+                return None
+            if isinstance(w, list):  # one weight for each head
                 return [function(x) for x in w]
-            return None if w is None else function(w)
+            return function(w)
 
+        # All fields but the first are weights.
         names = [field.name for field in fields(self) if field.name != "sizes"]
-        return replace(self, **{name: changed(getattr(self, name)) for name in names})
+        weights = {name: changed(getattr(self, name)) for name in names}
+        return replace(self, **weights)
 
     def trainable(self) -> Self:
         """Copies of weights that are arrays, as Tensors that require gradients."""
         return self.mapped(lambda x: parameter(backend.copy(x)))
 
     def weights(self) -> list[Any]:
-        """All weights, one by one."""
+        """All weights, in a list without lists."""
         found: list[Any] = []
         self.mapped(found.append)
         return found
@@ -164,44 +177,60 @@ class Form(Module):
             raise ValueError("head_dim is for converting from the bilinear form into another")
         if form == self.form:
             return copy.deepcopy(self)
+
+        # A conversion works on arrays.
         arrays: Any = self.mapped(lambda p: p.data)
         stacked = arrays.to_stacked() if head_dim is None else arrays.factored(head_dim)
         new = target.from_stacked(stacked).trainable()
         new.truncation_error = stacked.truncation_error
+
+        # A frozen layer stays frozen.
         if not any(p.requires_grad for p in self.weights()):
             new = new.mapped(lambda p: Tensor(p.data))
-        if self.rearranges and new.rearranges and all(p.grad is not None for p in self.weights()):
-            gradients = target.from_stacked(self.mapped(lambda p: p.grad).to_stacked())
+
+        # A rearranged weight has the rearranged gradient: the conversion is the same.
+        both = self.rearranges and new.rearranges
+        if both and all(p.grad is not None for p in self.weights()):
+            old_gradients = self.mapped(lambda p: p.grad)
+            gradients = target.from_stacked(old_gradients.to_stacked())
             for p, gradient in zip(new.weights(), gradients.weights(), strict=True):
                 p.grad = backend.copy(gradient)
         return new
 
     def ranks(self) -> list[int]:
-        """The rank of W_i = W_i^Q W_i^Kᵀ of each head, computed: the number of singular values that
-        are more than rounding.
+        """The rank of W_i = W_i^Q W_i^Kᵀ of each head: the number of its singular values that are
+        larger than rounding errors.
 
-        At most D unless W_i itself is learned, or W_i is so much smaller than its factors that the
-        rounding errors of the product count.
+        It is at most D, unless W_i itself is learned, or is so much smaller than its factors that
+        the rounding errors of the product count.
         """
         wide: Any = self.mapped(lambda p: widened(p.data))
         if self.form != "bilinear":
             wide = FORMS["bilinear"].from_stacked(wide.to_stacked())
-        w = wide.w_qk
-        # a learned W has the precision of its weights, a product that of float32 or float64
-        return ranks(namespace(w).linalg.svdvals(finite(w)), array_of(getattr(self, "w_qk", w)))
+        w = wide.w_qk  # (H, M, Mk)
+        xp = namespace(w)
+        sigma = xp.linalg.svdvals(finite(w))  # (H, the smaller of M and Mk)
+
+        # A learned W_i is as precise as its weights, a product as float32 or float64.
+        learned = getattr(self, "w_qk", w)
+        return ranks(sigma, array_of(learned))
 
 
 def ranks(sigma: Array, matrices: Array) -> list[int]:
-    """How many of the descending singular values (H, N) of these H matrices are more than
-    rounding."""
+    """How many of the descending singular values (H, N) of each of these H matrices are larger than
+    rounding errors."""
     xp = namespace(sigma)
-    larger = sigma > rounding(sigma, matrices)
-    return [int(n) for n in xp.sum(xp.astype(larger, xp.int64), axis=1)]
+    larger = sigma > rounding(sigma, matrices)  # (H, N)
+    counts = xp.sum(xp.astype(larger, xp.int64), axis=1)  # (H,)
+    return [int(n) for n in counts]
 
 
 def rounding(sigma: Array, matrices: Array) -> Array:
-    """The size (H, 1) up to which singular values (H, N) of these H matrices may be rounding."""
-    return max(matrices.shape) * float(backend.finfo(matrices).eps) * sigma[:, :1]
+    """How large the singular values (H, N) of these H matrices may be from rounding alone,
+    (H, 1)."""
+    eps = float(backend.finfo(matrices).eps)
+    largest = sigma[:, :1]  # (H, 1)
+    return max(matrices.shape) * eps * largest
 
 
 def finite(w: Array) -> Array:
@@ -216,4 +245,4 @@ def blocks(x: Array | None, count: int) -> list[Array] | None:
     if x is None:
         return None
     width = x.shape[-1] // count
-    return [x[..., n * width : (n + 1) * width] for n in range(count)]
+    return [x[..., n * width : (n + 1) * width] for n in range(count)]  # each (…, width)

@@ -27,29 +27,48 @@ class Fused(Form):
                 "the fused form is for self-attention, where query, key and value are the same: "
                 'call convert("stacked") for three different inputs'
             )
-        h, g, d = self.sizes.num_heads, self.sizes.num_kv_heads, self.sizes.head_dim
-        return project_fused(query, self.w_qkv, self.b_qkv, num_heads=h, num_kv_heads=g, head_dim=d)
+        return project_fused(
+            query,
+            self.w_qkv,
+            self.b_qkv,
+            num_heads=self.sizes.num_heads,
+            num_kv_heads=self.sizes.num_kv_heads,
+            head_dim=self.sizes.head_dim,
+        )
 
     def to_stacked(self) -> Stacked:
-        counts = self.sizes.num_heads, self.sizes.num_kv_heads, self.sizes.head_dim
-        biases = (None,) * 3 if self.b_qkv is None else of_roles(self.b_qkv, *counts)
-        return Stacked(self.sizes, *of_roles(self.w_qkv, *counts), *biases)
+        h = self.sizes.num_heads
+        g = self.sizes.num_kv_heads
+        d = self.sizes.head_dim
+        w_q, w_k, w_v = of_roles(self.w_qkv, h, g, d)  # (M, H·D), (M, G·D), (M, G·Dv)
+        b_q = b_k = b_v = None
+        if self.b_qkv is not None:
+            b_q, b_k, b_v = of_roles(self.b_qkv, h, g, d)  # (H·D,), (G·D,), (G·Dv,)
+        return Stacked(self.sizes, w_q, w_k, w_v, b_q, b_k, b_v)
 
     @classmethod
     def from_stacked(cls, stacked: Stacked) -> Self:
-        widths = stacked.sizes.d_model, stacked.sizes.kdim, stacked.sizes.vdim
+        widths = stacked.sizes.d_model, stacked.sizes.kdim, stacked.sizes.vdim  # M, Mk, Mv
         if len(set(widths)) > 1:
             raise ValueError(
                 "the fused form is one matrix for one input: queries, keys and values of widths "
                 f"{', '.join(map(str, widths))} need the stacked form"
             )
-        biases = [stacked.b_q, stacked.b_k, stacked.b_v]
-        missing = [name for name, b in zip(("b_q", "b_k", "b_v"), biases, strict=True) if b is None]
+        biases = {"b_q": stacked.b_q, "b_k": stacked.b_k, "b_v": stacked.b_v}
+        missing = [name for name, b in biases.items() if b is None]
+
+        # Zeros in place of a missing bias would be trained.
         if 0 < len(missing) < 3:
             raise ValueError(
                 "the fused form has one bias for all three roles: without "
                 f"{' and '.join(missing)} keep another form, or set them to zeros"
             )
+
+        # x [W_q W_k W_v] = [x W_q  x W_k  x W_v]: all columns side by side.
+        matrices = [stacked.w_q, stacked.w_k, stacked.w_v]
         xp = namespace(stacked.w_q)
-        w_qkv = xp.concat([stacked.w_q, stacked.w_k, stacked.w_v], axis=-1)
-        return cls(stacked.sizes, w_qkv, None if missing else xp.concat(biases, axis=-1))
+        w_qkv = xp.concat(matrices, axis=-1)  # (M, (H + G)·D + G·Dv)
+        b_qkv = None
+        if not missing:
+            b_qkv = xp.concat(list(biases.values()), axis=-1)  # ((H + G)·D + G·Dv,)
+        return cls(stacked.sizes, w_qkv, b_qkv)

@@ -19,26 +19,48 @@ class PerHead(Stacked):
     form = "per-head"
 
     def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
-        def role(x: Any, w: list[Any], b: list[Any] | None) -> Any:
-            heads = zip(w, b or [None] * len(w), strict=True)
-            return ops.stack([linear(x, w_i, b_i) for w_i, b_i in heads], axis=-3)
-
-        return (
-            role(query, self.w_q, self.b_q),
-            role(key, self.w_k, self.b_k),
-            role(value, self.w_v, self.b_v),
-        )
+        q = _in_heads(query, self.w_q, self.b_q)  # (…, H, T, D)
+        k = _in_heads(key, self.w_k, self.b_k)  # (…, G, S, D)
+        v = _in_heads(value, self.w_v, self.b_v)  # (…, G, S, Dv)
+        return q, k, v
 
     def to_stacked(self) -> Stacked:
-        def joined(heads: list[Array] | None) -> Array | None:
-            return None if heads is None else namespace(*heads).concat(heads, axis=-1)
-
-        weights = self.w_q, self.w_k, self.w_v, self.b_q, self.b_k, self.b_v
-        return Stacked(self.sizes, *map(joined, weights))
+        return Stacked(
+            self.sizes,
+            w_q=_side_by_side(self.w_q),  # (M, H·D)
+            w_k=_side_by_side(self.w_k),  # (Mk, G·D)
+            w_v=_side_by_side(self.w_v),  # (Mv, G·Dv)
+            b_q=_side_by_side(self.b_q),
+            b_k=_side_by_side(self.b_k),
+            b_v=_side_by_side(self.b_v),
+        )
 
     @classmethod
     def from_stacked(cls, stacked: Stacked) -> Self:
-        h, g = stacked.sizes.num_heads, stacked.sizes.num_kv_heads
-        matrices = blocks(stacked.w_q, h), blocks(stacked.w_k, g), blocks(stacked.w_v, g)
-        biases = blocks(stacked.b_q, h), blocks(stacked.b_k, g), blocks(stacked.b_v, g)
-        return cls(stacked.sizes, *matrices, *biases)
+        h = stacked.sizes.num_heads
+        g = stacked.sizes.num_kv_heads
+        return cls(
+            stacked.sizes,
+            w_q=blocks(stacked.w_q, h),  # H matrices (M, D)
+            w_k=blocks(stacked.w_k, g),  # G matrices (Mk, D)
+            w_v=blocks(stacked.w_v, g),  # G matrices (Mv, Dv)
+            b_q=blocks(stacked.b_q, h),
+            b_k=blocks(stacked.b_k, g),
+            b_v=blocks(stacked.b_v, g),
+        )
+
+
+def _in_heads(x: Any, ws: list[Any], bs: list[Any] | None) -> Any:
+    """x multiplied by the matrix of each head: (…, T, M) -> (…, H, T, D)."""
+    if bs is None:
+        bs = [None] * len(ws)
+    heads = [linear(x, w, b) for w, b in zip(ws, bs, strict=True)]  # H times (…, T, D)
+    return ops.stack(heads, axis=-3)
+
+
+def _side_by_side(heads: list[Array] | None) -> Array | None:
+    """The columns of all heads in one matrix: the inverse of `blocks`."""
+    if heads is None:  # no bias
+        return None
+    xp = namespace(*heads)
+    return xp.concat(heads, axis=-1)

@@ -27,15 +27,19 @@ class Stacked(Form):
     form = "stacked"
 
     def project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
-        h, g = self.sizes.num_heads, self.sizes.num_kv_heads
+        h = self.sizes.num_heads
+        g = self.sizes.num_kv_heads
+
+        # In self-attention, one operation adds up the three gradients of the one input.
         if query is key is value:
-            maps = self.w_q, self.w_k, self.w_v, self.b_q, self.b_k, self.b_v
-            return project_self(query, *maps, num_heads=h, num_kv_heads=g)
-        return (
-            project_in(query, self.w_q, self.b_q, num_heads=h),
-            project_in(key, self.w_k, self.b_k, num_heads=g),
-            project_in(value, self.w_v, self.b_v, num_heads=g),
-        )
+            ws = self.w_q, self.w_k, self.w_v
+            bs = self.b_q, self.b_k, self.b_v
+            return project_self(query, *ws, *bs, num_heads=h, num_kv_heads=g)
+
+        q = project_in(query, self.w_q, self.b_q, num_heads=h)  # (…, H, T, D)
+        k = project_in(key, self.w_k, self.b_k, num_heads=g)  # (…, G, S, D)
+        v = project_in(value, self.w_v, self.b_v, num_heads=g)  # (…, G, S, Dv)
+        return q, k, v
 
     def to_stacked(self) -> Stacked:
         return self
@@ -70,10 +74,20 @@ def Projections(  # noqa: N802 — reads as the class of what it makes
     Raises ValueError for an unknown form, and for sizes that do not match or that the form cannot
     represent.
     """
-    of, rng = Sizes.of(d_model, num_heads, **sizes), backend.generator(rng)
+    all_sizes = Sizes.of(d_model, num_heads, **sizes)
+    rng = backend.generator(rng)
+
     weights: dict[str, Any] = {}
-    for role, (width, count, dim) in of.roles().items():
-        shape, std = (width, count * dim), 1 / math.sqrt(width)
-        weights[f"w_{role}"] = backend.normal(rng, shape, std=std, dtype=dtype)
-        weights[f"b_{role}"] = backend.full(shape[1:], 0, dtype=dtype) if bias else None
-    return form_named(form).from_stacked(Stacked(of, **weights)).trainable()
+    for role, (width, count, dim) in all_sizes.roles().items():
+        # With variance 1/width, a sum of `width` products is about as large as an entry of x.
+        std = 1 / math.sqrt(width)
+        columns = count * dim
+        w = backend.normal(rng, (width, columns), std=std, dtype=dtype)  # for Q (M, H·D)
+        b = None
+        if bias:
+            b = backend.full((columns,), 0, dtype=dtype)
+        weights[f"w_{role}"] = w
+        weights[f"b_{role}"] = b
+
+    stacked = Stacked(all_sizes, **weights)
+    return form_named(form).from_stacked(stacked).trainable()
