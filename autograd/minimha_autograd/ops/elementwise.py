@@ -20,15 +20,25 @@ from .requirements import broadcasting
 
 
 def _real(x: Array) -> Array:
-    return namespace(x).real(x) if is_complex(x) else x
+    if is_complex(x):
+        return namespace(x).real(x)
+    return x
 
 
 def _sign(x: Array) -> Array:
-    xp = namespace(x)
+    xp = namespace(x)  # whose sign of a complex z is z / |z|
     return xp.astype(xp.sign(_real(x)), x.dtype)
 
 
-# y = f(x) and its derivative f′(x)
+def _abs(x: Array) -> Array:
+    # The standard's |a + ih| has no derivative; this one is analytic away from a = 0.
+    if is_complex(x):
+        return _sign(x) * x
+    return namespace(x).abs(x)
+
+
+# For each name y = f(x), its derivative f′(x) as a text, and as a function: of y if that is easier
+# than of x, or of neither.
 _FUNCTIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "negative": ("−x", "−1", lambda _: -1),
     "abs": ("|x|", "sign x, which is 0 at 0", _sign),
@@ -48,20 +58,20 @@ _FUNCTIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {
 }
 
 # Those that the standard lacks or computes differently.
-_OTHERWISE: dict[str, Callable[[Array], Array]] = {
-    "abs": lambda x: _sign(x) * x if is_complex(x) else namespace(x).abs(x),
-    "erf": backend.erf,
-}
+_OTHERWISE: dict[str, Callable[[Array], Array]] = {"abs": _abs, "erf": backend.erf}
 
 
 def _unary(name: str) -> Operation:
     """An operation from the table, which saves what its derivative needs: x, y, or nothing."""
     formula, derivative, slope = _FUNCTIONS[name]
-    (argument,) = inspect.signature(slope).parameters
+    (argument,) = inspect.signature(slope).parameters  # "x", "y" or "_"
     otherwise = _OTHERWISE.get(name)
 
     def function(x: Array) -> tuple[Array, Pullback]:
-        y = (otherwise or getattr(namespace(x), name))(x)
+        value = otherwise or getattr(namespace(x), name)
+        y = value(x)
+
+        # Save no more than that: what is saved is kept until backward().
         saved = None
         if argument == "x":
             saved = x
@@ -77,26 +87,40 @@ def _unary(name: str) -> Operation:
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"y = {formula}.   dx = dy · {derivative}."
-    is_exact = name in ("negative", "abs")
-    lifted: Operation = operation(function, native=always if is_exact else None)
+
+    # These change no more than a sign, which is exact in 16 bits, too.
+    native = None
+    if name in ("negative", "abs"):
+        native = always
+    lifted: Operation = operation(function, native=native)
     return lifted
 
 
-negative, abs, exp, expm1 = map(_unary, ("negative", "abs", "exp", "expm1"))
-log, log1p, sqrt, tanh = map(_unary, ("log", "log1p", "sqrt", "tanh"))
-sin, cos, erf = map(_unary, ("sin", "cos", "erf"))
+negative = _unary("negative")
+abs = _unary("abs")
+exp = _unary("exp")
+expm1 = _unary("expm1")
+log = _unary("log")
+log1p = _unary("log1p")
+sqrt = _unary("sqrt")
+tanh = _unary("tanh")
+sin = _unary("sin")
+cos = _unary("cos")
+erf = _unary("erf")
 
 
 @operation(requirement=broadcasting, native=alike)
 def add(a: Array, b: Array) -> tuple[Array, Pullback]:
     """y = a + b.   da = dy, db = dy."""
-    return backend.add(a, b), lambda dy: (dy, dy)
+    y = backend.add(a, b)
+    return y, lambda dy: (dy, dy)  # the wrapper sums where an array was repeated
 
 
 @operation(requirement=broadcasting, native=alike)
 def subtract(a: Array, b: Array) -> tuple[Array, Pullback]:
     """y = a − b.   da = dy, db = −dy."""
-    return a - b, lambda dy: (dy, -dy)
+    y = a - b
+    return y, lambda dy: (dy, -dy)
 
 
 @operation(requirement=broadcasting)
@@ -104,13 +128,21 @@ def multiply(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
     """y = a · b.   da = dy · b, db = dy · a."""
     y = a * b
 
-    # Free what no gradient needs.
-    saved_a = a if wanted.b else None
-    saved_b = b if wanted.a else None
+    # Each gradient needs the other factor, which is freed if that gradient is not wanted.
+    saved_a = None
+    saved_b = None
+    if wanted.b:
+        saved_a = a
+    if wanted.a:
+        saved_b = b
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        da = None if saved_b is None else dy * saved_b
-        db = None if saved_a is None else dy * saved_a
+        da = None
+        db = None
+        if saved_b is not None:
+            da = dy * saved_b
+        if saved_a is not None:
+            db = dy * saved_a
         return da, db
 
     return y, pullback
@@ -120,11 +152,15 @@ def multiply(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
 def divide(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
     """y = a / b.   da = dy / b, db = −dy · y / b."""
     y = a / b
-    saved_y = y if wanted.b else None
+    saved_y = None
+    if wanted.b:
+        saved_y = y
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = dy / b
-        db = None if saved_y is None else -da * saved_y
+        db = None
+        if saved_y is not None:
+            db = -da * saved_y  # dy · (−a / b²), without a
         return da, db
 
     return y, pullback
@@ -137,26 +173,37 @@ def pow(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
     if is_array(a) and is_array(b) and not (is_floating(b) or is_complex(b)):
         b = xp.astype(b, a.dtype)  # b − 1 would leave the range of a narrow integer
     y = a**b
+
     wants_a = wanted.a
-    saved_y = y if wanted.b else None
+    saved_y = None
+    if wanted.b:
+        saved_y = y
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        da = db = None
+        da = None
+        db = None
         if wants_a:
-            # The power 0 has slope 0, though 0⁻¹ is infinite.
-            slope = b * a ** (b - 1) if is_array(b) or b else xp.zeros_like(a)
-            if is_array(b):
-                slope = xp.where(b == 0, xp.zeros_like(slope), slope)
-            da = dy * slope
+            da = dy * _slope_of_power(a, b)
         if saved_y is not None:
             # 0 to a positive power stays 0, though log 0 is infinite.
             base = a if is_array(a) else xp.full_like(b, a)
-            real = xp.real(b) if is_complex(b) else b
-            stays = (base == 0) & (real >= 0)
-            db = dy * saved_y * xp.log(xp.where(stays, xp.ones_like(base), base))
+            stays = (base == 0) & (_real(b) >= 0)
+            log_base = xp.log(xp.where(stays, xp.ones_like(base), base))
+            db = dy * saved_y * log_base
         return da, db
 
     return y, pullback
+
+
+def _slope_of_power(a: Array, b: Array) -> Array:
+    """b · aᵇ⁻¹, and 0 where b = 0, though 0⁻¹ is infinite."""
+    if is_array(b):
+        xp = namespace(b)
+        slope = b * a ** (b - 1)
+        return xp.where(b == 0, xp.zeros_like(slope), slope)
+    if b == 0:
+        return namespace(a).zeros_like(a)
+    return b * a ** (b - 1)
 
 
 @operation(requirement=broadcasting)
@@ -172,27 +219,41 @@ def minimum(a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 def _choice(a: Array, b: Array, larger: bool) -> tuple[Array, Pullback]:
+    """The larger or the smaller number of each pair."""
     xp = namespace(a, b)
-    a, b = _array_like(a, b), _array_like(b, a)
-    real_a, real_b = _real(a), _real(b)
+    a, b = _as_arrays(a, b)
+    real_a = _real(a)
+    real_b = _real(b)
     a_wins = real_a > real_b if larger else real_a < real_b
     tie = real_a == real_b
-    y = xp.where(a_wins | tie | xp.isnan(real_a), a, b)  # a NaN in b makes no comparison true
+
+    # No comparison with a NaN is true. So where b is NaN, it is chosen anyway.
+    takes_a = a_wins | tie | xp.isnan(real_a)
+    y = xp.where(takes_a, a, b)
 
     def pullback(dy: Array) -> tuple[Array, Array]:
-        da = xp.where(a_wins, dy, xp.where(tie, dy / 2, xp.zeros_like(dy)))
-        return da, dy - da
+        of_tie = xp.where(tie, dy / 2, xp.zeros_like(dy))
+        da = xp.where(a_wins, dy, of_tie)
+        return da, dy - da  # together they are dy
 
     return y, pullback
 
 
-def _array_like(x: Any, other: Array) -> Array:
+def _as_arrays(a: Any, b: Any) -> tuple[Array, Array]:
+    """Two arrays, where one of the two may have been a number."""
+    if not is_array(a):
+        a = _array_like(a, b)
+    if not is_array(b):
+        b = _array_like(b, a)
+    return a, b
+
+
+def _array_like(number: Any, other: Array) -> Array:
     """A number as an array for use with the other: of its dtype, unless that would truncate it."""
-    if is_array(x):
-        return x
-    exact = isinstance(x, int) or is_floating(other) or is_complex(other)
-    dtype = other.dtype if exact else None
-    return namespace(other).asarray(x, dtype=dtype, device=other.device)
+    dtype = None
+    if isinstance(number, int) or is_floating(other) or is_complex(other):
+        dtype = other.dtype
+    return namespace(other).asarray(number, dtype=dtype, device=other.device)
 
 
 @operation(requirement=broadcasting, native=always)
@@ -206,15 +267,17 @@ def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
 
     # Old versions of array-api-strict would make a number a float64.
     if is_array(a) or is_array(b):
-        a, b = _array_like(a, b), _array_like(b, a)
+        a, b = _as_arrays(a, b)
+
+    y = xp.where(condition, a, b)
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         zero = xp.zeros_like(dy)
         da = xp.where(condition, dy, zero)
         db = xp.where(condition, zero, dy)
-        return None, da, db
+        return None, da, db  # booleans have no gradient
 
-    return xp.where(condition, a, b), pullback
+    return y, pullback
 
 
 @operation(native=always)
@@ -222,15 +285,23 @@ def clip(x: Array, *, min: Any = None, max: Any = None) -> tuple[Array, Pullback
     """y = x limited to min ≤ y ≤ max; either bound may be None.   dx = dy where min ≤ x ≤ max, else
     0. Bounds may also be arrays; those of floats must have the dtype of x."""
     xp = namespace(x)
-    real = widened(_real(x))
-    y = backend.clip(real, _bound("min", min, x), _bound("max", max, x))
-    inside = y == real
+    real = widened(_real(x))  # float32, so that no bound is rounded before it is compared
+    low = _bound("min", min, x)
+    high = _bound("max", max, x)
+    y = backend.clip(real, low, high)
+    inside = y == real  # False for a NaN
     if is_complex(x):
         y = xp.where(inside, x, xp.astype(y, x.dtype))
-    return y, lambda dy: (xp.where(inside, dy, xp.zeros_like(dy)),)
+
+    def pullback(dy: Array) -> tuple[Array]:
+        dx = xp.where(inside, dy, xp.zeros_like(dy))
+        return (dx,)
+
+    return y, pullback
 
 
 def _bound(name: str, bound: Any, x: Array) -> Any:
+    """A bound of clip. It is a setting, whose dtype the wrapper does not check."""
     if is_array(bound) and is_floating(bound) and is_floating(x):
         same_library = namespace(bound) is namespace(x)
         if not same_library or bound.dtype != x.dtype:
@@ -246,8 +317,13 @@ def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
     Integers and booleans have no gradient. Raises TypeError for a name that is not a dtype.
     """
     xp = namespace(x)
-    dtype = backend.dtype(xp, dtype)
+    dtype = backend.dtype(xp, dtype)  # the library's own, for any name of it
 
     # The tape rounds to 16 bits, after adding up all parts.
     before = xp.float32 if backend.is_half(x) else x.dtype
-    return xp.astype(x, dtype), lambda dy: (xp.astype(dy, before),)
+
+    def pullback(dy: Array) -> tuple[Array]:
+        dx = xp.astype(dy, before)
+        return (dx,)
+
+    return xp.astype(x, dtype), pullback

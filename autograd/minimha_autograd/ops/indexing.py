@@ -11,7 +11,7 @@ from ..operation import operation
 from ..tape import Pullback, array_of
 from .requirements import one_axis
 
-_BASIC = frozenset({int, type(None), type(...)})
+_BASIC = frozenset({int, type(None), type(...)})  # with them a key selects no entry twice
 
 
 @operation(native=always, selecting=("key",))
@@ -23,17 +23,19 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
     Raises TypeError for an invalid index, IndexError for one out of range; in CuPy it wraps around.
     """
     xp = namespace(x)
-    shape = x.shape
     if not isinstance(key, tuple):
         key = (key,)
 
-    # An array may select an entry several times, and not every library indexes as NumPy does.
-    arrays = False
+    has_arrays = False
     if not all(map(_is_basic, key)):
         key = tuple(_part(k, x) for k in key)
-        arrays = any(map(backend.is_array, key))
-    if arrays or not (type(x) is backend.HostArray or backend.indexes_as_numpy(xp)):
-        return backend.pick(x, key), lambda dy: (backend.add_at(shape, key, dy),)
+        has_arrays = any(map(backend.is_array, key))
+
+    # An array may select an entry several times, and not every library indexes as NumPy does.
+    if has_arrays or not (type(x) is backend.HostArray or backend.indexes_as_numpy(xp)):
+        return _picked(x, key)
+
+    shape = x.shape  # so that the pullback need not save x
 
     def pullback(dy: Array) -> tuple[Array]:
         dx = xp.zeros(shape, dtype=dy.dtype, device=dy.device)
@@ -43,9 +45,21 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
     return x[key], pullback
 
 
+def _picked(x: Array, key: tuple[Any, ...]) -> tuple[Array, Pullback]:
+    """x[key] for any key in any library."""
+    shape = x.shape
+
+    def pullback(dy: Array) -> tuple[Array]:
+        dx = backend.add_at(shape, key, dy)
+        return (dx,)
+
+    return backend.pick(x, key), pullback
+
+
 def _is_basic(k: Any) -> bool:
     """Whether a part of a key is a number, None, an ellipsis, or a slice of such."""
     if type(k) is slice:
+        # One line, and no generator, since every index passes here.
         return type(k.start) in _BASIC and type(k.stop) in _BASIC and type(k.step) in _BASIC
     return type(k) in _BASIC
 
@@ -53,24 +67,42 @@ def _is_basic(k: Any) -> bool:
 def _part(k: Any, x: Array) -> Any:
     """One part of a key: integers of any kind as Python's, lists as arrays in the library of x."""
     k = array_of(k)
-    if isinstance(k, list):
-        k = backend.asarray(k) if k else backend.asarray([0])[:0]
     if isinstance(k, slice):
         # Of Python's numbers: arrays without axes could be changed later.
-        ends = (k.start, k.stop, k.step)
-        return slice(*(n if n is None else backend.index(array_of(n)) for n in ends))
+        return slice(_end(k.start), _end(k.stop), _end(k.step))
     if k is None or k is ...:
         return k
-    if getattr(k, "ndim", 0):
+
+    if isinstance(k, list):
+        k = _from_list(k)
+    if getattr(k, "ndim", 0):  # an array that is no number
         if not backend.is_exact(k):
             raise TypeError(f"an index must be integers or booleans, not {k.dtype}")
-        return k if type(k) is type(x) else backend.like(backend.to_numpy(k), x)
+        if type(k) is not type(x):
+            k = backend.like(backend.to_numpy(k), x)
+        return k
+
+    # A number on the device need not be read by the host, which would wait for it.
     if backend.is_integral(k) and type(k) is type(x) and backend.indexes_on_device(x):
         return k
-    no_number = isinstance(k, bool) or backend.is_boolean(k)
-    if no_number or not (backend.is_integral(k) or hasattr(k, "__index__")):
+
+    # True is a mask in NumPy, not the number 1, and would be taken for it by __index__.
+    is_boolean = isinstance(k, bool) or backend.is_boolean(k)
+    if is_boolean or not (backend.is_integral(k) or hasattr(k, "__index__")):
         raise TypeError(f"an index must be integers, slices, None, ... or arrays, got {k!r}")
     return backend.index(k)
+
+
+def _end(n: Any) -> int | None:
+    if n is None:
+        return None
+    return backend.index(array_of(n))
+
+
+def _from_list(k: list[Any]) -> Array:
+    if not k:
+        return backend.asarray([0])[:0]  # of integers: an empty list would become floats
+    return backend.asarray(k)
 
 
 @operation(requirement=one_axis, native=always)
@@ -81,13 +113,11 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> tuple[Array, Pullback]
     replaces the axis. NumPy calls this "take", ONNX "Gather".
     Raises TypeError for indices that are not integers, IndexError for one out of range.
     """
-    y, pull = getitem.function(x, key=_slices(x, indices, axis))
-    return y, lambda dy: (*pull(dy), None)
-
-
-def _slices(x: Array, indices: Array, axis: int) -> tuple[Any, ...]:
     backend.require(backend.is_integral, indices, "indices")
-    return (*(slice(None),) * range(x.ndim)[axis], indices)
+    axis = range(x.ndim)[axis]  # counted from the left
+    key = (slice(None),) * axis + (indices,)  # x[:, :, indices] for axis 2
+    y, pull = getitem.function(x, key=key)
+    return y, lambda dy: (*pull(dy), None)
 
 
 @operation(requirement=one_axis, native=always)
@@ -104,12 +134,13 @@ def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> tuple[Array,
     xp = namespace(x)
     indices = xp.astype(indices, xp.int64)  # a narrow type may not hold the lengths
 
-    # 0, 1, 2, … along each other axis, which broadcast to a grid.
+    # 0, 1, 2, … along each other axis, which broadcast to a grid: for axis 1 of a matrix
+    # x[[[0], [1], …], indices].
     key = []
     for k, n in enumerate(x.shape):
-        places = xp.arange(n, dtype=indices.dtype, device=x.device)
+        places = xp.arange(n, dtype=indices.dtype, device=x.device)  # (n,)
         later_axes = x.ndim - k - 1
-        key.append(xp.reshape(places, (-1,) + (1,) * later_axes))
+        key.append(xp.reshape(places, (-1,) + (1,) * later_axes))  # (n, 1, …, 1)
     key[axis] = indices
     y, pull = getitem.function(x, key=tuple(key))
     return y, lambda dy: (*pull(dy), None)

@@ -20,42 +20,55 @@ def matmul(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
     if half.rounds_factors(a):
         return half.with_bfloat16(functools.partial(matmul.function, wanted=wanted), a, b)
     xp = namespace(a, b)
-    shape = a.shape
-    row = a.ndim == 1
-    column = b.ndim == 1
+    shape = a.shape  # (…, N, K), or (K,) for a row
+    is_row = a.ndim == 1
+    is_column = b.ndim == 1
 
     # One large product is faster than a batch of small ones.
     merged = a.ndim > 2 and b.ndim == 2
     if merged:
-        a = xp.reshape(a, (math.prod(shape[:-1]), shape[-1]))
+        rows = math.prod(shape[:-1])
+        a = xp.reshape(a, (rows, shape[-1]))
     y = a @ b
     if merged:
-        y = xp.reshape(y, (*shape[:-1], y.shape[-1]))
+        y = xp.reshape(y, (*shape[:-1], y.shape[-1]))  # (…, N, L)
 
-    # Free what no gradient needs.
-    saved_a = a if wanted.b else None
-    saved_b = b if wanted.a else None
+    # Each gradient needs the other factor, which is freed if that gradient is not wanted.
+    saved_a = None
+    saved_b = None
+    if wanted.b:
+        saved_a = a
+    if wanted.a:
+        saved_b = b
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
+        # The axes of the matrix product: merged, or with the one that a vector dropped.
         if merged:
-            dy = xp.reshape(dy, (-1, dy.shape[-1]))
-        if column:
-            dy = xp.expand_dims(dy, axis=-1)
-        if row:
-            dy = xp.expand_dims(dy, axis=-2)
+            dy = xp.reshape(dy, (-1, dy.shape[-1]))  # (rows, L)
+        if is_column:
+            dy = xp.expand_dims(dy, axis=-1)  # (…, N, 1)
+        if is_row:
+            dy = xp.expand_dims(dy, axis=-2)  # (…, 1, L)
 
-        da = db = None
+        da = None
+        db = None
         if saved_b is not None:
-            da = dy @ (saved_b[None, :] if column else saved_b.mT)
-            if row:
-                da = da[..., 0, :]
+            matrix = saved_b  # (…, K, L)
+            if is_column:
+                matrix = saved_b[:, None]  # (K, 1)
+            da = dy @ matrix.mT  # (…, N, K)
+            if is_row:
+                da = da[..., 0, :]  # (…, K)
             if merged:
                 da = xp.reshape(da, shape)
         if saved_a is not None:
-            db = (saved_a[:, None] if row else saved_a.mT) @ dy
-            if column:
-                db = db[..., 0]
-        return da, db
+            matrix = saved_a  # (…, N, K)
+            if is_row:
+                matrix = saved_a[None, :]  # (1, K)
+            db = matrix.mT @ dy  # (…, K, L)
+            if is_column:
+                db = db[..., 0]  # (…, K)
+        return da, db  # the wrapper sums over leading axes that broadcast
 
     return y, pullback
 
@@ -74,10 +87,13 @@ def einsum(
 
     Raises ValueError for subscripts that do not match the arrays.
     """
+    # "ij,jk->ik": terms "ij" and "jk", out "ik".
     left, arrow, out = subscripts.replace(" ", "").partition("->")
     terms = left.split(",")
     letters = [term.replace("...", "") for term in terms]
-    operands = [a] if b is None else [a, b]
+    operands = [a]
+    if b is not None:
+        operands.append(b)
     if not arrow or any(len(set(term)) < len(term) for term in letters):
         raise ValueError(f"{subscripts!r} needs an arrow, and no letter twice in a term")
     if len(terms) != len(operands):
@@ -87,51 +103,88 @@ def einsum(
     shapes = [x.shape for x in operands]
     wants_a = wanted.a
     wants_b = wanted.b
-    saved = [a if wants_b else None, b if wants_a else None]  # free what no gradient needs
+
+    # Each gradient needs the other operand, which is freed if that gradient is not wanted.
+    saved: list[Array | None] = [None, None]
+    if wants_b:
+        saved[0] = a
+    if wants_a:
+        saved[1] = b
 
     def gradient(k: int, dy: Array) -> Array:
-        xp = namespace(dy)
+        # y and operand k change places.
         sources = [(out, dy)]
         for j in range(len(terms)):
             if j != k:
                 sources.append((terms[j], saved[j]))
-
-        # Axes of ones, for the letters that no other term has.
-        for place, letter in enumerate(reversed(letters[k]), 1):
-            if not any(letter in term for term, _ in sources):
-                length = shapes[k][-place]
-                sources.append((letter, xp.ones((length,), dtype=dy.dtype, device=dy.device)))
+        sources += _ones(letters[k], shapes[k], sources)
 
         names = ",".join(term for term, _ in sources)
         dx = backend.einsum(f"{names}->{terms[k]}", *(x for _, x in sources))
-
-        # Repeated where the axis of the other operand has length 1. The first axes may be those of
-        # "..." that only the other operand has.
-        extra = dx.ndim - len(shapes[k])
-        lengths = zip(dx.shape[extra:], shapes[k], strict=True)
-        full = (*dx.shape[:extra], *(n if m == 1 else m for m, n in lengths))
-        return xp.broadcast_to(dx, full)
+        return _repeated(dx, shapes[k])
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        da = gradient(0, dy) if wants_a else None
-        db = gradient(1, dy) if wants_b else None
+        da = None
+        db = None
+        if wants_a:
+            da = gradient(0, dy)
+        if wants_b:
+            db = gradient(1, dy)
         return None, da, db
 
     return y, pullback
 
 
+Source = tuple[str, Array]
+"""An operand of einsum with its letters."""
+
+
+def _ones(letters: str, shape: tuple[int, ...], sources: list[Source]) -> list[Source]:
+    """An axis of ones for each letter of a term that no source has: y is a sum over this letter, so
+    all entries along it have the same gradient."""
+    _, dy = sources[0]
+    xp = namespace(dy)
+    found = []
+    for place, letter in enumerate(reversed(letters), 1):
+        if not any(letter in term for term, _ in sources):
+            length = shape[-place]  # counted from the right, since "..." stands in front
+            ones = xp.ones((length,), dtype=dy.dtype, device=dy.device)
+            found.append((letter, ones))
+    return found
+
+
+def _repeated(dx: Array, shape: tuple[int, ...]) -> Array:
+    """dx with the lengths of this shape, where the axis of the other operand has length 1."""
+    extra = dx.ndim - len(shape)  # axes of "..." that only the other operand has
+    full = list(dx.shape)
+    for k, n in enumerate(shape, extra):
+        if full[k] == 1:
+            full[k] = n
+    return namespace(dx).broadcast_to(dx, tuple(full))
+
+
 @operation
 def outer(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
-    """yᵢⱼ = aᵢ bⱼ for vectors.   da = dy b, db = dyᵀ a."""
+    """yᵢⱼ = aᵢ bⱼ for vectors a (N,) and b (L,).   da = dy b, db = dyᵀ a."""
     if a.ndim != 1 or b.ndim != 1:
         raise ValueError("a and b must be vectors, with one axis")
-    y = a[:, None] * b[None, :]
-    saved_a = a if wanted.b else None
-    saved_b = b if wanted.a else None
+    y = a[:, None] * b[None, :]  # (N, L)
+
+    # Each gradient needs the other vector, which is freed if that gradient is not wanted.
+    saved_a = None
+    saved_b = None
+    if wanted.b:
+        saved_a = a
+    if wanted.a:
+        saved_b = b
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        da = None if saved_b is None else dy @ saved_b
-        db = None if saved_a is None else dy.mT @ saved_a
+        da = None
+        db = None
+        if saved_b is not None:
+            da = dy @ saved_b  # (N,)
+        if saved_a is not None:
+            db = dy.mT @ saved_a  # (L,)
         return da, db
 
     return y, pullback

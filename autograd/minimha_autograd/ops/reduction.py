@@ -18,11 +18,12 @@ def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, 
     """y = Σ x over axis.   dx = dy, repeated along axis."""
     xp = namespace(x)
     shape = x.shape
-    kept = _kept(shape, axis)
+    kept = _kept(shape, axis)  # (B, T, M) over the last axis: (B, T, 1)
     y = total(x, axis, keepdims)
 
     def pullback(dy: Array) -> tuple[Array]:
-        dx = xp.broadcast_to(xp.reshape(dy, kept), shape)
+        dy = xp.reshape(dy, kept)  # with or without keepdims
+        dx = xp.broadcast_to(dy, shape)  # a view: no entry is copied
         return (dx,)
 
     return y, pullback
@@ -38,7 +39,8 @@ def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array,
     y = total(x, axis, keepdims) / n
 
     def pullback(dy: Array) -> tuple[Array]:
-        dx = xp.broadcast_to(xp.reshape(dy / n, kept), shape)
+        share = xp.reshape(dy / n, kept)
+        dx = xp.broadcast_to(share, shape)
         return (dx,)
 
     return y, pullback
@@ -56,12 +58,17 @@ def var(
     xp = namespace(x)
     kept = _kept(x.shape, axis)
     n = _count(x.shape, kept)
-    centred = x - total(x, axis, keepdims=True) / n
-    freedom = n - correction if n > correction else math.nan
+    mean = total(x, axis, keepdims=True) / n
+    centred = x - mean
+    freedom = n - correction
+    if freedom <= 0:
+        freedom = math.nan
     y = total(centred * centred, axis, keepdims) / freedom
 
+    # The mean depends on x, too, but its part of the gradient is 0, since Σ (x − mean) = 0.
     def pullback(dy: Array) -> tuple[Array]:
-        dx = xp.reshape(dy * (2 / freedom), kept) * centred
+        slope = xp.reshape(dy * (2 / freedom), kept)
+        dx = slope * centred
         return (dx,)
 
     return y, pullback
@@ -88,13 +95,16 @@ def _extreme(x: Array, name: str, axis: Axis, keepdims: bool) -> tuple[Array, Pu
     y = extreme(real, axis=axis, keepdims=keepdims)
 
     def pullback(dy: Array) -> tuple[Array]:
-        hit = xp.astype(real == xp.reshape(y, kept), dy.dtype)
-        ties = total(hit, axis, keepdims=True)
+        is_extreme = real == xp.reshape(y, kept)
+        hit = xp.astype(is_extreme, dy.dtype)  # 1 at the extreme entries, else 0
+        ties = total(hit, axis, keepdims=True)  # how many there are
         dx = hit * (xp.reshape(dy, kept) / ties)
         return (dx,)
 
+    # So far y is real. Its imaginary part comes from the entries that share the gradient.
     if is_complex(x):
-        (share,) = pullback(xp.ones(y.shape, dtype=x.dtype, device=x.device))
+        ones = xp.ones(y.shape, dtype=x.dtype, device=x.device)
+        (share,) = pullback(ones)
         return xp.sum(x * share, axis=axis, keepdims=keepdims), pullback
     return y, pullback
 
@@ -121,13 +131,17 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
 
     exps = xp.exp(x - peak)
     sums = total(exps, axis, keepdims=True)
+
+    # The largest exponential is e⁰ = 1, so a sum is 0 only if all entries are −∞ or none exists.
     empty = sums == 0
-    sums = xp.where(empty, xp.ones_like(sums), sums)
-    y = xp.where(empty, xp.full_like(sums, -math.inf), xp.log(sums) + peak)
+    sums = xp.where(empty, xp.ones_like(sums), sums)  # log 0 would warn, and 0 / 0 be NaN
+    nothing = xp.full_like(sums, -math.inf)
+    y = xp.where(empty, nothing, xp.log(sums) + peak)
     y = xp.sum(y, axis=axis, keepdims=keepdims)  # of one number: only the axes are removed
 
     def pullback(dy: Array) -> tuple[Array]:
-        dx = xp.reshape(dy, kept) * (exps / sums)
+        softmax = exps / sums
+        dx = xp.reshape(dy, kept) * softmax
         return (dx,)
 
     return y, pullback
@@ -137,24 +151,34 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
 def cumsum(x: Array, *, axis: int) -> tuple[Array, Pullback]:
     """yₖ = Σ xⱼ over j ≤ k, along axis.   dxⱼ = Σ dyₖ over k ≥ j."""
     xp = namespace(x)
-    axis = range(x.ndim)[axis]
+    axis = range(x.ndim)[axis]  # raises IndexError for one that x lacks
+    y = xp.cumulative_sum(x, axis=axis)
 
+    # Sums from the last entry on: reversed, summed from the first on, and reversed again.
     def pullback(dy: Array) -> tuple[Array]:
-        from_last = xp.cumulative_sum(xp.flip(dy, axis=axis), axis=axis)
-        dx = xp.flip(from_last, axis=axis)
+        reverse = xp.flip(dy, axis=axis)
+        sums = xp.cumulative_sum(reverse, axis=axis)
+        dx = xp.flip(sums, axis=axis)
         return (dx,)
 
-    return xp.cumulative_sum(x, axis=axis), pullback
+    return y, pullback
 
 
+# Remembered, since a training step computes the same few shapes again and again.
 @functools.lru_cache(maxsize=1024)
 def _kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     """The shape with the reduced axes of length 1."""
     if axis is None:
         return (1,) * len(shape)
-    axes = axis if isinstance(axis, tuple) else (axis,)
-    reduced = {k % (len(shape) or 1) for k in axes}
-    return tuple(1 if k in reduced else n for k, n in enumerate(shape))
+    if isinstance(axis, int):
+        axis = (axis,)
+
+    ndim = len(shape) or 1  # NumPy accepts the axes 0 and −1 of a number
+    kept = list(shape)
+    for k in {k % ndim for k in axis}:
+        if k < len(shape):
+            kept[k] = 1
+    return tuple(kept)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -23,8 +23,9 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """
     xp = namespace(x)
     before = x.shape
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    y = xp.reshape(x, shape)
+    if isinstance(shape, int):
+        shape = (shape,)
+    y = xp.reshape(x, tuple(shape))
     return y, lambda dy: (xp.reshape(dy, before),)
 
 
@@ -32,9 +33,12 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
 def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y has as its k-th axis the axis axes[k] of x.   dx = dy with the axes put back."""
     xp = namespace(x)
-    axes = (axes,) if isinstance(axes, int) else tuple(axes)
-    y = xp.permute_dims(x, axes)
+    if isinstance(axes, int):
+        axes = (axes,)
+    axes = tuple(axes)
+    y = xp.permute_dims(x, axes)  # (B, T, H, D) to (B, H, T, D) with axes (0, 2, 1, 3)
 
+    # What axes (2, 0, 1) do is undone by (1, 2, 0).
     back = [0] * x.ndim
     for k, axis in enumerate(axes):
         back[axis] = k
@@ -42,10 +46,14 @@ def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     return y, lambda dy: (xp.permute_dims(dy, inverse),)
 
 
-@operation(requirement=lambda x, *, axis1=-2, axis2=-1: axes(x, axis=(axis1, axis2)), native=always)
+def _two_axes(x: Array, *, axis1: int = -2, axis2: int = -1) -> str | None:
+    return axes(x, axis=(axis1, axis2))
+
+
+@operation(requirement=_two_axes, native=always)
 def transpose(x: Array, *, axis1: int = -2, axis2: int = -1) -> tuple[Array, Pullback]:
     """y = x with two axes swapped.   dx = dy with the same axes swapped."""
-    order = list(range(x.ndim))
+    order = list(range(x.ndim))  # all axes where they are
     order[axis1], order[axis2] = order[axis2], order[axis1]
     return permute_dims.function(x, axes=tuple(order))
 
@@ -61,7 +69,9 @@ def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
 @operation(native=always)
 def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     """y = x repeated along new axes and axes of length 1.   dx = dy summed over them."""
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    if isinstance(shape, int):
+        shape = (shape,)
+    shape = tuple(shape)
     if shape and min(shape) < 0:
         raise ValueError(f"the lengths of {shape} must be at least 0")
     y = namespace(x).broadcast_to(x, shape)
@@ -73,14 +83,15 @@ def expand_dims(x: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
     """y = x with a new axis of length 1 at this place.   dx = dy without it."""
     xp = namespace(x)
     before = x.shape
-    y = xp.expand_dims(x, axis=axis)
+    y = xp.expand_dims(x, axis=axis)  # (B, T) to (B, 1, T) with axis 1
     return y, lambda dy: (xp.reshape(dy, before),)
 
 
-@operation(
-    requirement=lambda x, *, axis: axes(x, axis=axis) or f"axis {axis} is not of length 1",
-    native=always,
-)
+def _axes_of_length_1(x: Array, *, axis: Any = None) -> str:
+    return axes(x, axis=axis) or f"axis {axis} is not of length 1"
+
+
+@operation(requirement=_axes_of_length_1, native=always)
 def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
     """y = x without these axes of length 1, by default all of them.   dx = dy with them.
 
@@ -89,7 +100,7 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
     xp = namespace(x)
     before = x.shape
     if axis is None:
-        axis = tuple(k for k, n in enumerate(before) if n == 1)
+        axis = tuple(k for k, n in enumerate(before) if n == 1)  # the standard has no default
     elif not before and axis != ():
         raise IndexError("there are no axes")  # NumPy accepts 0 and -1 anyway
     y = xp.squeeze(x, axis=axis)
@@ -104,7 +115,7 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """
     y = namespace(*arrays).concat(arrays, axis=axis)
     lengths = [x.shape[axis] for x in arrays]
-    ends = (0, *accumulate(lengths))
+    ends = (0, *accumulate(lengths))  # where each array begins in y, and the last one ends
     return y, lambda dy: _cut(dy, ends, axis)
 
 
@@ -133,18 +144,19 @@ def split(
     if isinstance(sections, int):
         if sections < 1 or n % sections:
             raise ValueError(f"length {n} cannot be split into {sections} equal parts")
-        sections = tuple(k * (n // sections) for k in range(1, sections))
+        length = n // sections
+        sections = tuple(k * length for k in range(1, sections))
 
-    # Indices from the end, and beyond it, as in a slice.
+    # Indices may count from the end, or lie beyond it, as in a slice.
     sections = tuple(slice(k).indices(n)[1] for k in sections)
     if list(sections) != sorted(sections):
         raise ValueError(f"the indices {sections} must increase")
 
     parts = _cut(x, (0, *sections, n), axis)
-    shapes = [part.shape for part in parts]
+    shapes = [part.shape for part in parts]  # of the gradients that may be missing
 
     def pullback(*dys: Array | None) -> tuple[Array]:
-        like = next(dy for dy in dys if dy is not None)
+        like = next(dy for dy in dys if dy is not None)  # one at least has a gradient
         filled = []
         for dy, shape in zip(dys, shapes, strict=True):
             if dy is None:
@@ -162,8 +174,7 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
     pad_width  for each axis (before, after); or one such pair, or one number, for all axes
     Raises ValueError for widths that are negative or do not match the axes.
     """
-    pair: Any = (pad_width, pad_width) if isinstance(pad_width, int) else pad_width
-    pairs: Any = [pair] * x.ndim if isinstance(pair[0], Integral) else pair
+    pairs = _pairs(pad_width, x.ndim)
     if len(pairs) != x.ndim or any(not isinstance(n, Integral) or n < 0 for p in pairs for n in p):
         raise ValueError(f"pad_width must be integers of at least 0, not {pad_width!r}")
 
@@ -172,11 +183,20 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
     for n, (before, after) in zip(x.shape, pairs, strict=True):
         shape.append(before + n + after)
         inside.append(slice(before, before + n))
-    inner = tuple(inside)
+    inner = tuple(inside)  # where x lies in y
 
     y = namespace(x).full(tuple(shape), value, dtype=x.dtype, device=x.device)
     y[inner] = x
     return y, lambda dy: (dy[inner],)
+
+
+def _pairs(pad_width: Any, ndim: int) -> Any:
+    """The widths of a margin as one pair for each axis."""
+    if isinstance(pad_width, int):
+        return [(pad_width, pad_width)] * ndim
+    if isinstance(pad_width[0], Integral):
+        return [pad_width] * ndim
+    return pad_width
 
 
 @operation(requirement=axes, native=always)
@@ -200,26 +220,33 @@ def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, P
         raise ValueError(f"repeats must be at least 0 and an integer, not {repeats}")
 
     # The copies of an entry get an axis of their own, behind the one that is repeated.
-    shape = (math.prod(before),) if axis is None else before
-    copies = 1 if axis is None else range(x.ndim)[axis] + 1
-    apart = (*shape[:copies], repeats, *shape[copies:])
+    if axis is None:
+        shape: tuple[int, ...] = (math.prod(before),)
+        copies = 1
+    else:
+        shape = before
+        copies = range(x.ndim)[axis] + 1
+    apart = (*shape[:copies], repeats, *shape[copies:])  # (B, G, H // G, S, D)
+    y = xp.repeat(x, repeats, axis=axis)  # (B, H, S, D)
 
     def pullback(dy: Array) -> tuple[Array]:
-        total = xp.sum(xp.reshape(dy, apart), axis=copies)
-        return (xp.reshape(total, before),)
+        dy = xp.reshape(dy, apart)
+        dx = xp.sum(dy, axis=copies)  # (B, G, S, D)
+        return (xp.reshape(dx, before),)
 
-    return xp.repeat(x, repeats, axis=axis), pullback
+    return y, pullback
 
 
 @operation(converts=True, native=always)
 def to_device(x: Array, *, device: Any) -> tuple[Array, Pullback]:
     """y = x on another device.   dx = dy on the device of x."""
-    back = backend.mover(x)
+    back = backend.mover(x)  # which need not save x
     y = backend.to_device(x, device)
     return y, lambda dy: (back(dy),)
 
 
 def _cut(x: Array, ends: tuple[int, ...], axis: int) -> tuple[Array, ...]:
     """The parts of x between these places along axis."""
-    before = (slice(None),) * (axis % x.ndim)
-    return tuple(x[(*before, slice(i, j), ...)] for i, j in pairwise(ends))
+    axis = axis % x.ndim  # counted from the left
+    before = (slice(None),) * axis  # all of the axes in front: x[:, :, i:j] for axis 2
+    return tuple(x[(*before, slice(start, end), ...)] for start, end in pairwise(ends))
