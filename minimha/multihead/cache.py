@@ -151,8 +151,9 @@ class KeyValueCache:
         # `reserve` more.
         held = int(keys.shape[-2])
         recent = self.window - 1 + self.reserve
-        if held > self.sinks + recent + self.reserve:
-            self.evicted += held - self.sinks - recent
+        kept = self.sinks + recent
+        if held > kept + self.reserve:
+            self.evicted += held - kept
             self.keys = self._shortened(keys, recent)
             self.values = self._shortened(values, recent)
             self._reserved = {}

@@ -119,6 +119,7 @@ class MultiHeadAttention(Module):
         w_o = backend.normal(rng, (rows, sizes.d_model), std=std, dtype=dtype)
         self.w_o = parameter(w_o)  # (H·Dv, M)
 
+        # A bias of "qkv", as in Qwen2, leaves this one out.
         self.b_o = None
         if bias is True:
             self.b_o = vector(sizes.d_model, 0)  # (M,)
@@ -197,6 +198,7 @@ class MultiHeadAttention(Module):
         past = positions_in(cache)
         if self.alibi and key is not None and key is not query:
             raise ValueError("alibi is for self-attention: key positions are those of the queries")
+        # Self-attention reads all three from one sequence.
         if key is None:
             key = query
         if value is None:
@@ -254,9 +256,9 @@ class MultiHeadAttention(Module):
         length = k.shape[-2]
         if cache is not None:
             length = past + q.shape[-2]  # also counts the evicted positions
-        by_distance = alibi(self.num_heads, q.shape[-2], length, offset=past, like=q)
+        by_distance = alibi(self.num_heads, q.shape[-2], length, offset=past, like=q)  # (H, T, S)
         if cache is not None:
-            by_distance = cache.held(by_distance)
+            by_distance = cache.held(by_distance)  # (H, T, keys held)
         if bias is None:
             return by_distance
 
@@ -279,6 +281,7 @@ class MultiHeadAttention(Module):
 
     def _check_bilinear(self) -> None:
         """Raise ValueError for settings that the bilinear form cannot represent."""
+        # These two act on Q and K themselves, which the bilinear form does not make.
         between = ""
         if self.norm_q is not None:
             between = "qk_norm"

@@ -246,7 +246,7 @@ class Block(Module):
         # Post-norm, as in the paper, normalises the sum.
         if not self.norm_first:
             x = norm(x)
-        return x
+        return x  # (B, T, M)
 
 
 def norm_layer(

@@ -58,7 +58,8 @@ class Reader:
         new = backend.like(known[:, self.seen :], self.like)  # (B, unread)
         with no_grad():
             logits = self.model(new, caches=self.caches)  # (B, unread, V)
-            logits = backend.to_numpy(logits[:, -last:].data)
+            logits = logits[:, -last:]  # (B, last, V)
+            logits = backend.to_numpy(logits.data)
         self.seen = known.shape[1]
 
         if np.isnan(logits).any():
@@ -143,8 +144,9 @@ def generate(
     """
     known = checked_tokens(tokens)  # (B, T)
     count = integer(count, "count", least=0)
+    steps = _drawn(model, known, settings)
     columns = [known]
-    for drawn in itertools.islice(_drawn(model, known, settings), count):
+    for drawn in itertools.islice(steps, count):
         columns.append(drawn[:, None])  # (B, 1)
     whole = np.concatenate(columns, axis=1)  # (B, T + count)
     return backend.like(whole, array_of(tokens))
@@ -163,7 +165,8 @@ def stream(
     """
     known = checked_tokens(tokens)
     count = integer(count, "count", least=0)
-    return itertools.islice(_drawn(model, known, settings), count)
+    steps = _drawn(model, known, settings)
+    return itertools.islice(steps, count)
 
 
 def _drawn(
@@ -175,7 +178,8 @@ def _drawn(
     read = Reader(model, settings.cache)
     ended = np.zeros(len(known), dtype=bool)  # (B,)
     while not ended.all():
-        drawn = settings.draw(read(known)[:, -1])  # (B,)
+        logits = read(known)[:, -1]  # (B, V)
+        drawn = settings.draw(logits)  # (B,)
 
         # A sequence that has ended goes on with the token that ended it.
         drawn = np.where(ended, known[:, -1], drawn)

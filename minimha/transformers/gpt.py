@@ -25,8 +25,8 @@ class GPTSettings(CommonSettings):
 
     vocabulary: int = field(kw_only=False)
     context: int
-    d_model: int  # M
-    num_heads: int  # H
+    d_model: int  # M, given by name here
+    num_heads: int  # H, likewise
     num_layers: int
     layers: Sequence[Mapping[str, Any]] | None = None
     tie: bool = False
@@ -98,10 +98,11 @@ class GPT(Module):
             self.embedding_scale = math.sqrt(d_model)
 
         # The order of the attributes is that of the parameters, in names and in files.
-        self.tokens = Embedding(vocabulary, d_model, rng=rng, dtype=dtype)
+        self.tokens = Embedding(vocabulary, d_model, rng=rng, dtype=dtype)  # (vocabulary, M)
         self.positions = None
         if not settings.rope:
-            self.positions = Embedding(settings.context, d_model, rng=rng, dtype=dtype)
+            context = settings.context
+            self.positions = Embedding(context, d_model, rng=rng, dtype=dtype)  # (context, M)
         self.dropout = Dropout(settings.dropout)
         self.blocks = [Block(**of_block) for of_block in settings.of_each_block()]
 
@@ -174,6 +175,7 @@ class GPT(Module):
             x = x + self.positions(rows)  # (B, T, M) + (T, M)
         x = self.dropout(x, rng)
 
+        # The causal mask is all that hides the next token from a position that predicts it.
         all_weights = []
         for k, block in enumerate(self.blocks):
             cache = None
@@ -192,7 +194,8 @@ class GPT(Module):
                 all_weights.append(weights)
         x = self.norm(x)  # (B, T, M)
 
-        # A tied head gives each token the product of x with its own embedding.
+        # The last linear map is (M, vocabulary). If it is tied, the logit of a token is the product
+        # of x with the embedding of this token.
         logits = linear(x, self.tokens.table.mT) if self.head is None else self.head(x)
         if self.logit_softcap is not None:
             # tanh has the slope 1 at 0 and stays between −1 and 1: only large logits change.
