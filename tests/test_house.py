@@ -104,11 +104,16 @@ HOST = {  # rooms and files that run on the host and may use NumPy
 def test_the_engine_does_not_know_attention():
     for module, path in SOURCES.items():
         if room(module) == "minimha_autograd":
-            assert "attention" not in path.read_text(encoding="utf-8").lower(), path
+            text = path.read_text(encoding="utf-8").lower()
+            assert "attention" not in text, (
+                f"{path.relative_to(ROOT)} of the engine names attention"
+            )
 
 
 def test_every_module_is_in_a_room_of_the_table():
-    assert {room(module) for module in SOURCES} == {*ROOMS}
+    rooms = {room(module) for module in SOURCES}
+    assert rooms <= {*ROOMS}, f"add {rooms - {*ROOMS}} to the table of rooms in CONTRIBUTING.md"
+    assert rooms == {*ROOMS}, f"CONTRIBUTING.md lists { ({*ROOMS} - rooms) }, which do not exist"
     loose = {module for module in SOURCES if room(module) == "minimha"}
     assert loose == {"minimha"}
 
@@ -185,7 +190,8 @@ def unpickling(code):
 
 def test_no_code_unpickles():
     for path in SOURCES.values():
-        assert not list(unpickling(path.read_text(encoding="utf-8"))), path
+        found = list(unpickling(path.read_text(encoding="utf-8")))
+        assert not found, f"{path.relative_to(ROOT)} could execute data that it reads: {found}"
 
 
 @pytest.mark.parametrize("code", [
@@ -206,7 +212,7 @@ def test_importing_loads_nothing_heavy():
     heavy = [*heavy.split(), *ROOMS[ROOMS.index("minimha") + 1 : -1]]
     code = f"import sys, minimha; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert done.stdout == "[]\n", f"import minimha loads {done.stdout}: import it where it is used"
 
 
 def seconds(code):
@@ -245,7 +251,10 @@ def on_first_use(package):
 
 def test_type_checkers_see_what_is_imported_on_first_use():
     checked, listed = on_first_use("minimha")
-    assert checked == listed
+    assert checked == listed, (
+        "what is imported on first use and what type checkers see differ in "
+        f"{[name for name in {*checked, *listed} if checked.get(name) != listed.get(name)]}"
+    )
 
 
 def test_extension_points_are_provided_from_above():
@@ -264,7 +273,7 @@ def test_all_extension_points_of_modules_are_provided():
         if isinstance(node, ast.FunctionDef)
         and any(ast.unparse(mark) == "ExtensionPoint" for mark in node.decorator_list)
     }
-    assert found == extension._PROVIDERS.keys()
+    assert found == extension._PROVIDERS.keys(), found ^ extension._PROVIDERS.keys()
 
 
 PUBLIC = [importlib.import_module(name) for name in ["minimha_autograd.ops", *ROOMS[:-1]]]
@@ -273,4 +282,6 @@ PUBLIC = [importlib.import_module(name) for name in ["minimha_autograd.ops", *RO
 @pytest.mark.parametrize("module", PUBLIC, ids=lambda module: module.__name__)
 def test_every_public_name_exists_and_is_documented(module):
     for name in getattr(module, "__all__", ()):
-        assert getattr(module, name).__doc__, name
+        where = f"{module.__name__} lists {name} in __all__"
+        assert hasattr(module, name), f"{where} and does not import it"
+        assert getattr(module, name).__doc__, f"{where}, which has no docstring"

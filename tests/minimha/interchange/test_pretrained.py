@@ -6,6 +6,7 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from mutations import STEPS, mutations, refusal
 
 import minimha as mh
 from minimha import interchange
+from minimha.interchange import layouts
 
+ROOT = Path(__file__).parents[3]
 GPT2 = {"context": 8, "d_model": 6, "num_heads": 3, "num_layers": 2}
 LLAMA = GPT2 | {
     "num_heads": 4, "num_kv_heads": 2, "head_dim": 10, "hidden": 9, "norm": "rms",
@@ -76,10 +79,29 @@ def test_a_model_survives_a_round_trip_through_a_folder(kind, dtype, tmp_path):
     other = interchange.from_pretrained(saved(one, tmp_path / "one"))
     assert sorted(contents(tmp_path / "one")) == ["config.json", "model.safetensors"]
     config = json.loads((tmp_path / "one" / "config.json").read_text())
-    assert config["model_type"] == kind.split()[0]
+    assert config["model_type"] == kind.split()[0], (
+        f"{kind} of SIZES is written as the earlier layout {config['model_type']}, which has all its "
+        "settings: give it one that earlier layouts in minimha/interchange/layouts.py lack"
+    )
     same_bits(interchange.state(other), interchange.state(one))
     same_up_to_rounding(other(TOKENS).data, one(TOKENS).data)
     assert contents(saved(other, tmp_path / "other")) == contents(tmp_path / "one")
+
+
+def test_every_layout_is_listed_has_a_model_and_stands_in_docs():
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    for layout in vars(layouts).values():
+        if not isinstance(layout, layouts.Layout):
+            continue
+        kind = layout.model_type
+        assert layouts.LAYOUTS.get(kind) is layout, (
+            f"add the layout {kind} to LAYOUTS in minimha/interchange/layouts.py, behind all layouts "
+            "that have fewer settings"
+        )
+        assert kind in {name.split()[0] for name in SIZES}, (
+            f"add a model of the layout {kind} to SIZES in {Path(__file__).relative_to(ROOT)}"
+        )
+        assert f"| `{kind}` |" in page, f"add the layout {kind} to the table in docs/models.md"
 
 
 def test_a_gpt_2_without_biases_is_written_with_zeros(tmp_path):
