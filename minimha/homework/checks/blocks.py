@@ -48,6 +48,7 @@ def same_in_blocks(
     """
     from ...kernels import numpy_tile as ct
 
+    # Run the blocks here, and look at what each loads and stores.
     launched = _Launched(inputs, largest)
     ct.instead = launched
     try:
@@ -63,6 +64,8 @@ def same_in_blocks(
     for name in inputs:
         if name not in {place[0] for seen in launched.loaded.values() for place in seen}:
             raise AssertionError(f"{name} was loaded 0 times; each block should load its tiles")
+
+    # Whoever computes without loading gets results of serial numbers, which are wrong.
     results = _by_name(found, expected)
     for name, right in expected.items():
         if not is_close(np.asarray(results[name]), right):
@@ -72,10 +75,14 @@ def same_in_blocks(
                 f"{name} is right only if entries are read without ct.load; a block should use\n"
                 "nothing of the arrays except the tiles that it loads"
             )
+
+    # The results are right, so their values say which entries a block has stored.
     places = _places(results)
     tiles = [(block, "stored", _found(places, entries)) for block, entries in launched.stored]
     if missing := set(places.values()).difference(*(seen for *_, seen in tiles)):
         raise AssertionError(f"{_text(min(missing))} was not stored by a block; it should be")
+
+    # No tile is too large, and each block loads exactly what its results need.
     common = {letter for name in inputs for letter in axes[name].split()}
     own = {letter: length for letter, length in tile.items() if letter in common}
     for block, verb, seen in [*tiles, *((b, "loaded", seen) for b, seen in launched.tiles)]:
@@ -120,9 +127,12 @@ class _Launched:
         self.count += 1
         if math.prod(grid) > _MOST:
             raise ValueError(f"a grid of {tuple(grid)} has more blocks than there are tiles")
+
+        # A load reads the same tile twice: its serial numbers, to note them, and its entries.
         serial = [ct.Memory(x) for x in arrays]
         memories = [ct.Memory(self._with_entries(x)) for x in arrays]
-        block, changed = (), set[int]()
+        block = ()
+        changed = set[int]()
 
         def load(k: int, index: Any, shape: Any, order: Any, mode: str) -> np.ndarray:
             _require_few(shape)

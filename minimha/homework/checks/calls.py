@@ -57,6 +57,8 @@ def calls_recorded(
             return function(*arguments, **settings)
         new = Call(copied(arguments), copied(settings), copied((arguments, settings)))
         calls.append(new)
+
+        # The function gets copies of its own, which are compared with the arguments afterwards.
         given, named = new.given
         if settings.get("tap"):
             named = named | {"tap": _heard(settings["tap"], new)}
@@ -71,6 +73,8 @@ def calls_recorded(
             if inside is not None:
                 inside.pop()
         new.result = copied(result)
+
+        # The calls of a pullback are recorded with the call that returned it.
         parts = list(result) if type(result) is tuple else []
         for k, part in enumerate(parts):
             if callable(part):

@@ -79,14 +79,20 @@ def _facts(
         ]
     if (yours.dtype == bool) != (expected.dtype == bool):
         return [f"{name} holds {yours.dtype}; it should hold {expected.dtype}"]
-    a, b = (x.astype(complex if x.dtype.kind == "c" else float) for x in (yours, expected))
+    a = _as_numbers(yours)
+    b = _as_numbers(expected)
+
+    # Relative to the largest entry: a small sum of large terms is rounded as much as a large one.
     largest = np.max(abs(b), initial=0.0, where=np.isfinite(b))  # with ∞ anything would pass
     fine = abs(a - b) <= tolerance * largest
-    fine |= (a == b) | (np.isnan(a) & np.isnan(b))
+    fine |= a == b  # ∞ = ∞, although ∞ − ∞ is NaN
+    fine |= np.isnan(a) & np.isnan(b)
     if fine.all():
         return []
     if yours.dtype == object:
         return [f"{name} holds objects; it should hold {expected.dtype}"]
+
+    # A NaN where a number is expected is the worst error of all.
     off = np.where(fine, -1.0, np.nan_to_num(abs(a - b), nan=np.inf))
     worst = tuple(map(int, np.unravel_index(np.argmax(off), off.shape)))
     facts = [("worst entry", place(worst, labels))]
@@ -99,6 +105,10 @@ def _facts(
     facts.append(("wrong", f"{wrong} of {fine.size} entries"))
     lines = [labelled(*fact) for fact in facts]
     return [f"{name} is wrong", *lines, *_side_by_side(yours, expected, labels, worst)]
+
+
+def _as_numbers(x: np.ndarray) -> np.ndarray:
+    return x.astype(complex if x.dtype.kind == "c" else float)
 
 
 def _side_by_side(
@@ -181,8 +191,11 @@ def same_pullback(
     expected, pull = right(*inputs)
     returned = yours(*inputs)
     same(value_of(returned, right.__name__), expected, f"{name}{when}", tolerance=tolerance)
-    dy = np.asarray(np.random.default_rng(0).standard_normal(expected.shape), expected.dtype)[()]
-    gradients, right_gradients = returned[1](dy), pull(dy)
+
+    dy = np.random.default_rng(0).standard_normal(expected.shape)
+    dy = np.asarray(dy, expected.dtype)[()]  # of a number without axes, a number again
+    gradients = returned[1](dy)
+    right_gradients = pull(dy)
     names = [
         f"a dictionary of {', '.join(x)}" if isinstance(x, dict) else f"d{parameter}"
         for parameter, x in zip(parameters, right_gradients, strict=False)

@@ -114,10 +114,14 @@ def text_of_mistake(
     right = defined(solution, name)
     if not calls or _repeats(right, calls):
         return ""
+
     made = [(defined(mistake.made_in(solution), name), mistake.text) for mistake in mistakes]
     made += [(defined(code, name), ALL_PAIRS) for code in with_dot(solution)]
-    values_are_wrong = not _repeats(right, calls, pulled=False)
-    for pulled in [True, False][: 1 + values_are_wrong]:
+    # If only the pullbacks are wrong, then every mistake in a pullback has the same values.
+    rounds = [True]
+    if not _repeats(right, calls, pulled=False):
+        rounds.append(False)
+    for pulled in rounds:
         for function, text in made:
             if _repeats(function, calls, pulled) and comes_here(function):
                 return text

@@ -46,6 +46,7 @@ class Sketch:
     @staticmethod
     def of(x: np.ndarray) -> Sketch:
         """The sketch of an array."""
+        # The same random arrays each time, so that sketches can be compared.
         random = np.random.default_rng(0).standard_normal((4, x.size))
         return Sketch(x.shape, x.dtype, random @ x.ravel())
 

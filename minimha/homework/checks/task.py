@@ -63,9 +63,13 @@ class Task:
         hints: tuple[str, ...],
         given: tuple[Callable[..., Any], ...],
     ) -> None:
-        self.solution, self.given, self.hints = solution, given, hints
+        self.solution = solution
         self.answer = solution  # what a call of the task calls: in a release, a replay
-        self.chapter, self.difficulty, self.minutes = chapter, difficulty, minutes
+        self.given = given
+        self.hints = hints
+        self.chapter = chapter
+        self.difficulty = difficulty
+        self.minutes = minutes
         self.checks: list[Check] = []
         self.mistakes: list[Patch] = []
         functools.update_wrapper(self, solution)
@@ -124,22 +128,30 @@ class Task:
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
         """The outcome of one check. An error becomes the message. The function gets copies of its
         arguments, and fails if it changes them."""
+        # In a release, the solutions that this check calls are replays of recorded calls.
         for name, stored in self._stored(check).items():
             TASKS[name].answer = replay.replaying(stored)
+
         rng = self.rng(check, seed)
-        file, calls = file_of(yours), list[Call]()
-        outcome, message = PASSED, ""
+        file = file_of(yours)
+        calls = list[Call]()
+        outcome = PASSED
+        message = ""
         try:
             check.holds(calls_recorded(limited(yours), calls), rng)
         except NotImplementedError as error:
             return Verdict(self.name, check, TO_DO, line_of(error, file))
         except (Exception, SystemExit) as error:  # a student's code may raise anything
-            outcome, message = FAILED, error_message(error, file)
+            outcome = FAILED
+            message = error_message(error, file)
             message = self._with_mistake(error, message, calls, check, seed)
+            # No line of the student's failed: the function does not take these arguments.
             if isinstance(error, TypeError) and not line_of(error, file):
                 message += self._expected_signature(yours)
+
         if changed := changed_in_place(yours, calls):
-            given, outcome = " and ".join(sorted(changed)), FAILED
+            outcome = FAILED
+            given = " and ".join(sorted(changed))
             message = (
                 f"yours changes {given} in place; it should work on a copy\n{message}".rstrip()
             )

@@ -140,6 +140,8 @@ class Connection:
         try:
             function = (self.functions if number >= 0 else self.always)[number]
             value = function(*arguments, **settings)
+
+            # The other end has the originals: send what the function changed in its copies.
             here = enumerate(self._here())
             changed = [[k, a.copy()] for k, (a, before) in here if a.tobytes() != before]
             sent = self._send(["return", value, changed])

@@ -70,8 +70,11 @@ def find(
 
     Links are not followed; names that begin with a dot or two underscores are skipped.
     """
-    found, remarks = Found() if student is None else {student: {}}, _Remarks()
-    if student is None:
+    found = Found()
+    remarks = _Remarks()
+    if student is not None:
+        found[student] = {}
+    else:  # a student whose folder is empty has handed in nothing, but is listed
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         dirs = (entry for entry in entries if entry.is_dir(follow_symlinks=False))
         found |= {_owner(entry.name): {} for entry in dirs if not _hidden(entry.name)}
@@ -82,21 +85,29 @@ def find(
     wanted: list[tuple[str, Path, set[str]]] = []  # the exercises of each notebook
     unused, used = dict[Path, str](), set[Path]()
     for path in sorted(_files(folder, remarks)):
-        inside, said = path.relative_to(folder), list[str]()
+        inside = path.relative_to(folder)
+        said = list[str]()
         given = _given(path, tasks, said)
         lost = not given and (said or not _answers_another(path))
         notebook = path.suffix == ".ipynb"
+
+        # A stray file, such as readme.py, does not count as the work of a student called readme.
         theirs = found.get(owner(inside), {})
         if given or (lost and (said or notebook)):
             found[owner(inside)] = theirs
+
         if notebook:
             names = set().union(*(exercises(tasks[x]) for x in given)) & set(tasks)
             wanted.append((owner(inside), inside, names))
         if lost and not said:
             unused[path] = _UNMARKED if notebook else "not one of the tasks being graded"
+
+        # Modules that an answer imports are no answers, but need no remark either.
         used |= {
             path.parent / top / x for y in given.values() for x in y.modules for top in ("", "src")
         }
+
+        # Of several answers to a task, the best one is graded.
         for name, answer in given.items():
             worse, better = sorted([answer, theirs.get(name, answer)], key=lambda x: x.rank)
             theirs[name] = better
