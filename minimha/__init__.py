@@ -18,13 +18,13 @@ from minimha_autograd import (
     operation,
     ops,
 )
-from minimha_autograd.extension import provide
+from minimha_autograd.extension import providers
 from minimha_autograd.first_use import on_first_use
 
 __version__ = "0.1.0"
 
 # Where a higher room plugs into a lower one: an extension point, and the function that computes it.
-provide({
+providers.update({
     "minimha_autograd.backend:large_sum": "minimha.functional.sums:add",
     "minimha_autograd.backend:device_sum": "minimha.functional.sums:device_sum",
     "minimha_autograd.gradcheck.check:explain": "minimha.diagnosis.explanation:explain",

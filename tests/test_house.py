@@ -258,7 +258,7 @@ def test_type_checkers_see_what_is_imported_on_first_use():
 
 
 def test_extension_points_are_provided_from_above():
-    for point, provider in extension._PROVIDERS.items():
+    for point, provider in extension.providers.items():
         (lower, default), (higher, name) = point.split(":"), provider.split(":")
         assert isinstance(vars(importlib.import_module(lower))[default], extension.ExtensionPoint)
         assert callable(vars(importlib.import_module(higher))[name])
@@ -271,9 +271,9 @@ def test_all_extension_points_of_modules_are_provided():
         for module, path in SOURCES.items()
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
-        and any(ast.unparse(mark) == "ExtensionPoint" for mark in node.decorator_list)
+        and any(ast.unparse(mark) == "extension_point" for mark in node.decorator_list)
     }
-    assert found == extension._PROVIDERS.keys(), found ^ extension._PROVIDERS.keys()
+    assert found == extension.providers.keys(), found ^ extension.providers.keys()
 
 
 PUBLIC = [importlib.import_module(name) for name in ["minimha_autograd.ops", *ROOMS[:-1]]]

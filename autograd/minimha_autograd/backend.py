@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .extension import ExtensionPoint
+from .extension import extension_point
 
 Array = Any
 """An array of any library that follows the array-API standard."""
@@ -297,13 +297,13 @@ def owned(arrays: list[Any], k: int) -> Array:
     return x if alone else copy(x)
 
 
-@ExtensionPoint
+@extension_point
 def large_sum(a: Array, b: Array) -> Array:
     """a + b for large arrays on the host. A package may provide a faster sum."""
     return a + b
 
 
-@ExtensionPoint
+@extension_point
 def device_sum(x: Array, axis: Any, keepdims: bool) -> Array | None:
     """`total` of an array on a device, or None to use the sum of the array's library. A package may
     provide a faster sum."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from minimha_autograd.backend import Array, HostArray
-from minimha_autograd.extension import ExtensionPoint
+from minimha_autograd.extension import extension_point
 
 requested: contextvars.ContextVar[Any] = contextvars.ContextVar(
     "implementation", default=os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"
@@ -31,7 +31,7 @@ ENOUGH = 2**9
 them takes longer than many operations on small arrays."""
 
 
-@ExtensionPoint
+@extension_point
 def register_kernels() -> None:
     """Register the implementations of a higher room; by default there are none."""
 

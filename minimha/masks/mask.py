@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array, namespace
-from minimha_autograd.extension import ExtensionPoint
+from minimha_autograd.extension import extension_point
 
 from ..functional.checks import integer
 from . import intervals
@@ -88,7 +88,7 @@ class KeyIntervals(NamedTuple):
     inside: Mask | None
 
 
-@ExtensionPoint
+@extension_point
 def picture(mask: Mask) -> str | None:
     """How a notebook draws a mask, as SVG. Masks themselves cannot draw."""
     return None

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from minimha_autograd import Tensor, array_of, backend, ops
 from minimha_autograd.backend import Array, Rng
+from minimha_autograd.extension import ExtensionPoint
 
 from .. import masks
 from ..attention import Arguments, scaled_dot_product_attention
@@ -49,7 +50,7 @@ class MultiHeadAttention(Module):
 
     `projections` holds the weights and biases of Q, K and V: in the stacked form w_q, w_k, w_v,
     b_q, b_k, b_v. They are also attributes of the layer, like w_o, b_o, sink, norm_q and norm_k.
-    `attend` computes attention and `project_out` the output from its heads; `mh.parallel` replaces
+    `attend` computes attention and `project_out` the output from its heads: `mh.parallel` replaces
     them in a layer that several ranks share.
     Raises ValueError for sizes that do not match, and for settings that the form cannot represent.
     Source: Vaswani et al. (2017), section 3.2.2; grouped heads: Ainslie et al., "GQA" (2023);
@@ -58,8 +59,6 @@ class MultiHeadAttention(Module):
     """
 
     unnamed = ("projections",)  # parameters are called "w_q", not "projections.w_q"
-
-    attend, project_out = staticmethod(scaled_dot_product_attention), staticmethod(project_out)
 
     def __init__(
         self,
@@ -88,6 +87,10 @@ class MultiHeadAttention(Module):
         if bias not in (True, False, "qkv"):
             raise ValueError(f"bias = {bias!r} must be True, False or 'qkv'")
         rng = backend.generator(rng)
+
+        # Extension points, because ranks that share a layer exchange messages in these two places.
+        self.attend = ExtensionPoint(scaled_dot_product_attention)
+        self.project_out = ExtensionPoint(project_out)
 
         self.projections: Form = Projections(
             d_model, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
@@ -233,14 +236,14 @@ class MultiHeadAttention(Module):
         dropout = self.dropout
         if rng is None and keep is None:
             dropout = 0.0  # evaluation: nothing says which weights to drop
-        heads = self.attend(
+        heads = self.attend.function(
             q, k, v, mask, bias=bias, scale=self.scale, softcap=self.softcap, sink=self.sink,
             dropout=dropout, rng=rng, keep=keep, return_weights=return_weights,
             implementation=implementation,
         )  # fmt: skip
         if return_weights:
             heads, weights = heads  # (…, H, T, Dv), (…, H, T, S)
-        out = self.project_out(heads, self.w_o, self.b_o)  # (…, T, M)
+        out = self.project_out.function(heads, self.w_o, self.b_o)  # (…, T, M)
 
         # Stored last, so that a call that raised an error can be repeated.
         if cache is not None:

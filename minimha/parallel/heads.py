@@ -96,7 +96,7 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
         out = comm.all_reduce(project_out(heads, w_o))
         return out if b_o is None else out + b_o
 
-    layer.project_out = summed_over_heads
+    layer.project_out.provide(summed_over_heads)
 
 
 def part_of_heads(comm: Any, x: Array, axis: int, groups: int) -> Array:

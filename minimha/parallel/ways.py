@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from minimha_autograd.backend import Array
@@ -58,14 +58,10 @@ class Way:
     @contextmanager
     def sharing(self) -> Iterator[None]:
         """Inside the block, the layers of `own` compute attention together with the other ranks."""
-        layers = attention_layers(self.own) if self.attend else []
-        for layer in layers:
-            layer.attend = self.attend
-        try:
+        with ExitStack() as blocks:
+            for layer in attention_layers(self.own) if self.attend else []:
+                blocks.enter_context(layer.attend.replaced_by(self.attend))
             yield
-        finally:
-            for layer in layers:
-                del layer.attend
 
     def split_axis(self, name: str) -> int | None:
         """The axis along which ranks hold parts of the parameter of this name, or None."""

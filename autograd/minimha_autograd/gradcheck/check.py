@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..extension import ExtensionPoint
+from ..extension import extension_point
 from .compare import METHODS, UNREACHED, Comparison, Target
 from .error import GradcheckError
 from .failure import FailedCheck
@@ -125,7 +125,7 @@ def _with_other_cotangents(
     return {}
 
 
-@ExtensionPoint
+@extension_point
 def explain(failed: FailedCheck) -> tuple[str, Any]:
     """The message of a check that failed, and a diagnosis: the wrong step and its likely cause as
     an object, or None. The engine alone states only the facts."""

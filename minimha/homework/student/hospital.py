@@ -75,7 +75,8 @@ class Patient(GPT):
         )  # fmt: skip
         self._rng = np.random.default_rng([0, *seed])
         for block in self.blocks:
-            block.attention.attend = functools.partial(self._attend, block.attention.attend)
+            attend = block.attention.attend
+            attend.provide(functools.partial(self._attend, attend.function))
         if self._has("initial weights too large"):
             for p in self.parameters():
                 p.data = p.data * np.float32(40 if p.ndim == 2 else 1)
