@@ -148,6 +148,34 @@ def test_files_have_no_import_cycles():
     TopologicalSorter(files).prepare()  # its error shows the cycle
 
 
+def neighbours(folder):
+    """For each file and folder in a folder, those beside it that it imports from."""
+    depth = folder.count(".") + 2
+    found = {}
+    for module in SOURCES:
+        if module.startswith(f"{folder}."):
+            here = ".".join(module.split(".")[:depth])
+            theirs = {".".join(other.split(".")[:depth]) for other in imports(module)}
+            beside = {x for x in theirs if x.startswith(f"{folder}.") and x != here}
+            found.setdefault(here, set()).update(beside)
+    return found
+
+
+FOLDERS = [name for name, path in SOURCES.items() if path.name == "__init__.py"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folders_have_no_import_cycles_either(folder):
+    TopologicalSorter(neighbours(folder)).prepare()
+
+
+def test_neighbours_are_files_and_folders():
+    teacher = neighbours("minimha.homework.teacher")
+    grading = teacher["minimha.homework.teacher.grading"]
+    assert grading == {f"minimha.homework.teacher.{name}" for name in ("chosen", "scores")}
+    assert "minimha.homework.teacher.grading" in teacher["minimha.homework.teacher.jplag"]
+
+
 def test_public_names_are_imported_from_their_room_and_others_from_their_file():
     found = [
         f"{importing} imports {name} of {base}"
