@@ -20,11 +20,9 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
     return lambda self, other: compare(self._data, array_of(other))
 
 
-def _on_either_side(operation: ops.Operation) -> tuple[_Binary, _Binary]:
-    def on_the_left(self: Tensor, other: Any) -> Tensor:
-        return operation(self, other)
-
-    return on_the_left, lambda self, other: operation(other, self)
+def _swapped(operation: ops.Operation) -> _Binary:
+    """The method for other + Tensor, which Python calls if other cannot add a Tensor."""
+    return lambda self, other: operation(other, self)
 
 
 class Tensor(Variable):
@@ -39,7 +37,7 @@ class Tensor(Variable):
     of different lengths.
     """
 
-    __slots__ = ()
+    __slots__ = ()  # those of Variable
     __array_ufunc__ = None  # array * Tensor calls our __rmul__, not NumPy's ufunc
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
@@ -47,14 +45,16 @@ class Tensor(Variable):
         self._edge = None
         if requires_grad:
             _require_floating(self._data)
-            self._edge = Node(), 0
+            self._edge = Node(), 0  # a leaf is a node that no operation made, with one value
 
     @staticmethod
     def _made(data: Array, node: Node | None, k: int) -> Tensor:
         """Value number k of a node. No gradient flows through integers and booleans."""
-        tensor = object.__new__(Tensor)
+        tensor = object.__new__(Tensor)  # without the checks of __init__
         tensor._data = data
         tensor._edge = None
+
+        # Fast path: most values have the dtype of the gradients, which is a float.
         if node is not None and (data.dtype == node.dtype or backend.is_floating(data)):
             tensor._edge = node, k
         return tensor
@@ -68,26 +68,35 @@ class Tensor(Variable):
 
     @data.setter
     def data(self, data: Array) -> None:
-        data, old = array_of(data), self._data
+        data = array_of(data)
+        old = self._data
         if type(data) is not type(old):
             data = backend.asarray(data)
         if self._edge is not None and self._edge[0].function is not None:
             raise RuntimeError("only a leaf can be given new data: detach() returns one")
+
+        # An optimiser comes here with every step, so the common case is checked first.
         same = type(data) is type(old) and data.dtype == old.dtype and data.shape == old.shape
         if same and type(data) is not backend.HostArray:
             same = backend.place(data) == backend.place(old)
+
         if not same:
             data = backend.asarray(data)
-            if self._edge is not None:  # old gradients do not fit
-                self._begin_again(data)
+            if self._edge is not None:
+                self._begin_again(data)  # old gradients do not fit
         self._data = data
 
     def _begin_again(self, data: Array) -> None:
         """Make this a new leaf, with the old one's hooks."""
         _require_floating(data)
-        leaf, old = Node(), self._required_edge("this is")[0]
-        leaf.hooks, old.hooks, old.function = old.hooks, None, tape.gone
+        old, _ = self._required_edge("this is")
+        leaf = Node()
+        leaf.hooks = old.hooks
         self._edge = leaf, 0
+
+        # Graphs made from the old leaf must not reach its gradients any more.
+        old.hooks = None
+        old.function = tape.gone
 
     @property
     def requires_grad(self) -> bool:
@@ -101,20 +110,26 @@ class Tensor(Variable):
         None before. Leaves get one, and with backward(retain_graph=True) the other Tensors that
         the gradient passes, too.
         """
-        if self._edge is None or self._edge[0].grads is None:
+        if self._edge is None:
             return None
-        return self._edge[0].grads[self._edge[1]]
+        node, k = self._edge
+        if node.grads is None:
+            return None
+        return node.grads[k]
 
     @grad.setter
     def grad(self, gradient: Array | None) -> None:
         node, k = self._required_edge("this is")
-        node.grads = node.grads or [None] * node.values
-        node.grads[k] = None if gradient is None else self._as_gradient(gradient)
+        if gradient is not None:
+            gradient = self._as_gradient(gradient)
+        if node.grads is None:
+            node.grads = [None] * node.values
+        node.grads[k] = gradient
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The lengths of the axes."""
-        return tuple(self._data.shape)
+        return tuple(self._data.shape)  # torch has a class of its own
 
     @property
     def ndim(self) -> int:
@@ -159,7 +174,7 @@ class Tensor(Variable):
                     f"backward() of a Tensor of shape {self.shape} needs its gradient: pass an "
                     "array of that shape, or make a scalar first, for instance with .sum()"
                 )
-            gradient = backend.namespace(self._data).ones_like(self._data)
+            gradient = backend.namespace(self._data).ones_like(self._data)  # dL/dL
         tape.backward(node, k, self._as_gradient(gradient), retain_graph)
 
     def register_hook(self, hook: Callable[[Array], Any]) -> Hook:
@@ -181,20 +196,26 @@ class Tensor(Variable):
     def _as_gradient(self, gradient: Any) -> Array:
         """A gradient as an array of this shape, dtype and library; float32 may be rounded."""
         array = array_of(gradient)
+
+        # A number or a list imposes no dtype and no library.
         if not backend.is_array(array):
             backend.asarray(array)  # raises unless it holds numbers
             xp = backend.namespace(self._data)
             array = xp.asarray(array, dtype=self.dtype, device=self.device)
+
         if array.dtype != self._data.dtype:
             array = rounded_like(array, self._data)
         if backend.kind(array) != backend.kind(self._data):
-            error = TypeError if tuple(array.shape) == self.shape else ValueError
-            given, needed = backend.described(array), backend.described(self._data)
-            raise error(f"gradient is {given}, the Tensor {needed}")
+            given = backend.described(array)
+            needed = backend.described(self._data)
+            message = f"gradient is {given}, the Tensor {needed}"
+            if tuple(array.shape) != self.shape:
+                raise ValueError(message)
+            raise TypeError(message)
         return array
 
     def __bool__(self) -> bool:
-        return bool(self._data)
+        return bool(self._data)  # the library raises unless there is one entry
 
     def __float__(self) -> float:
         return float(self._data)
@@ -205,17 +226,24 @@ class Tensor(Variable):
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (self[k] for k in range(len(self)))
+        return (self[k] for k in range(len(self)))  # each with a gradient, unlike rows of .data
 
     def __repr__(self) -> str:
-        return f"Tensor({self._data!r}{', requires_grad=True' if self.requires_grad else ''})"
+        shown = repr(self._data)
+        if self.requires_grad:
+            shown += ", requires_grad=True"
+        return f"Tensor({shown})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leaves can be copied and pickled; other Tensors would lose their graph."""
         if self._edge is not None and self._edge[0].function is not None:
             raise TypeError("a Tensor with a recorded graph cannot be copied: detach() it first")
-        gradient = None if self.grad is None else (None, {"grad": self.grad})
-        return Tensor, (self._data, self.requires_grad), gradient
+
+        # What to call, with what, and the attributes to set after that.
+        state = None
+        if self.grad is not None:
+            state = (None, {"grad": self.grad})
+        return Tensor, (self._data, self.requires_grad), state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         self.__reduce__()  # raises if there is a graph
@@ -227,17 +255,28 @@ class Tensor(Variable):
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a Tensor is not a NumPy array: use its .data, or ops.stack for a list")
 
-    __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)
-    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
-    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
-    __hash__ = object.__hash__
+    # Comparisons give arrays, since they have no gradient.
+    __eq__ = _comparison(operator.eq)
+    __ne__ = _comparison(operator.ne)
+    __lt__ = _comparison(operator.lt)
+    __le__ = _comparison(operator.le)
+    __gt__ = _comparison(operator.gt)
+    __ge__ = _comparison(operator.ge)
+    __hash__ = object.__hash__  # by identity; a class that defines __eq__ alone has none
 
-    __add__, __radd__ = _on_either_side(ops.add)
-    __sub__, __rsub__ = _on_either_side(ops.subtract)
-    __mul__, __rmul__ = _on_either_side(ops.multiply)
-    __truediv__, __rtruediv__ = _on_either_side(ops.divide)
-    __pow__, __rpow__ = _on_either_side(ops.pow)
-    __matmul__, __rmatmul__ = _on_either_side(ops.matmul)
+    # An operation is a function of its arrays, so it can be a method of the first one.
+    __add__: _Binary = ops.add
+    __radd__ = _swapped(ops.add)
+    __sub__: _Binary = ops.subtract
+    __rsub__ = _swapped(ops.subtract)
+    __mul__: _Binary = ops.multiply
+    __rmul__ = _swapped(ops.multiply)
+    __truediv__: _Binary = ops.divide
+    __rtruediv__ = _swapped(ops.divide)
+    __pow__: _Binary = ops.pow
+    __rpow__ = _swapped(ops.pow)
+    __matmul__: _Binary = ops.matmul
+    __rmatmul__ = _swapped(ops.matmul)
 
     def __neg__(self) -> Tensor:
         return ops.negative(self)
@@ -259,6 +298,8 @@ class Tensor(Variable):
     def mT(self) -> Tensor:  # noqa: N802
         """x with the last two axes swapped."""
         return ops.matrix_transpose(self)
+
+    # The methods that follow are operations, and have their docstrings.
 
     def abs(self) -> Tensor:
         return ops.abs(self)
@@ -345,18 +386,25 @@ class Tensor(Variable):
         return ops.take_along_axis(self, indices, axis=axis)
 
 
+# The methods whose names differ from those of the operations.
 _OPERATIONS = {"permute": "permute_dims", "expand": "broadcast_to", "to": "to_device"}
-for _name, _method in vars(Tensor).items():  # the methods that are operations have their docstrings
-    if (_name := _OPERATIONS.get(_name, _name)) in ops.__all__:
-        _method.__doc__ = getattr(ops, _name).__doc__
+
+for _name, _method in vars(Tensor).items():
+    _operation = _OPERATIONS.get(_name, _name)
+    if _operation in ops.__all__:
+        _method.__doc__ = getattr(ops, _operation).__doc__
 
 
 class Hook:
     """A function that backward() calls with a gradient, until remove()."""
 
     def __init__(self, node: Node, k: int, hook: Callable[[Array], Any]) -> None:
-        node.hooks = {} if node.hooks is None else node.hooks
-        self._hooks, self._key = node.hooks, object()
+        if node.hooks is None:
+            node.hooks = {}
+        self._hooks = node.hooks
+        self._key = object()  # equal to no other, even if the same function is registered twice
+
+        # A hook may return a Tensor, too.
         self._hooks[self._key] = k, lambda gradient: array_of(hook(gradient))
 
     def remove(self) -> None:
@@ -365,7 +413,10 @@ class Hook:
 
 
 def _one_tuple(numbers: tuple[Any, ...]) -> Any:
-    return numbers[0] if len(numbers) == 1 else numbers
+    """The numbers of reshape(2, 3), and the tuple or the one number of reshape((2, 3))."""
+    if len(numbers) == 1:
+        return numbers[0]
+    return numbers
 
 
 def _require_floating(data: Array) -> None:

@@ -28,11 +28,12 @@ from .numeric import (
 )
 
 METHODS = ("auto", *BOUNDS, "adjoint")
-DIRECTIONS = 4
+DIRECTIONS = 4  # of "adjoint"
 
-ZERO = "structural zero"
-LOST = "lost in rounding"
-UNREACHED = "out of reach"
+# Notes on gradients of which nothing is left to compare.
+ZERO = "structural zero"  # the numeric gradient is only noise
+LOST = "lost in rounding"  # it is smaller than the noise of the gradient under check
+UNREACHED = "out of reach"  # no two steps gave numbers
 
 
 class Comparison(NamedTuple):
@@ -77,23 +78,36 @@ def compared(
     """
     noise = np.broadcast_to(noise, numeric.shape)
     known = np.isfinite(noise)
-    notes = [] if known.all() else [f"{int((~known).sum())} of {known.size} entries {UNREACHED}"]
+    notes = []
+    if not known.all():
+        notes.append(f"{int((~known).sum())} of {known.size} entries {UNREACHED}")
     if not known.any():
         note = "; ".join(["no entries", *notes])
         return Comparison(method, analytic, numeric, 0.0, 0.0, (), note)
-    size, floor = abs(numeric[known]), (noise + own_noise)[known]
-    scale = unit = float(size.max())
+
+    # From here on, only the entries that are known, in one row.
+    size = abs(numeric[known])
+    floor = (noise + own_noise)[known]
+    largest_size = float(size.max())
+    limit = relative * largest_size + floor
+
+    # Errors are reported in units of the largest entry, or of the noise if that is larger.
+    unit = largest_size
     only_noise = bool((size <= floor).all())
     if only_noise:
-        notes.insert(0, ZERO if (size <= noise[known]).all() else LOST)
         unit = float(floor.max()) or 1.0
-    limit = relative * scale + floor
+        zero = (size <= noise[known]).all()
+        notes.insert(0, ZERO if zero else LOST)
+
+    # The worst entry exceeds its own limit by most. A NaN is worse than any number.
     deviation = abs(analytic[known] - numeric[known])
-    k = int(np.argmax(np.where(np.isnan(deviation), np.inf, deviation - limit)))
-    error, allowed = float(deviation[k] / unit), float(limit[k] / unit)
+    excess = np.where(np.isnan(deviation), np.inf, deviation - limit)
+    k = int(np.argmax(excess))
+    error = float(deviation[k] / unit)
+    allowed = float(limit[k] / unit)
     if not only_noise and allowed > max(1e-3, 3 * relative):
         notes.insert(0, f"noise leaves {allowed:.0e} open")
-    at = tuple(map(int, np.argwhere(known)[k]))
+    at = tuple(map(int, np.argwhere(known)[k]))  # among all entries
     return Comparison(method, analytic, numeric, error, allowed, at, "; ".join(notes))
 
 
@@ -126,7 +140,7 @@ class Target:
     at_kinks: Callable[[np.ndarray | None], Verdict | None] | None = None
 
     def compare(self, method: str = "auto", entrywise: bool | None = None) -> Iterator[Comparison]:
-        """The comparison by each method, the most precise first.
+        """Yield one comparison for each method, most precise first.
 
         entrywise  for "auto", whether there is time for each entry
 
@@ -134,11 +148,16 @@ class Target:
         complex numbers and differences confirm it, and otherwise Richardson's method. If there is
         no time for each entry, by default above MANY entries, it uses random directions.
         """
-        entrywise = self.x.size <= self.MANY if entrywise is None else entrywise
-        if method == "adjoint" or (method == "auto" and not entrywise):
-            yield self._adjoint("" if method == "adjoint" else f"{self.x.size} entries")
+        if entrywise is None:
+            entrywise = self.x.size <= self.MANY
+        if method == "adjoint":
+            yield self._adjoint("")
             return
-        note = ""
+        if method == "auto" and not entrywise:
+            yield self._adjoint(f"{self.x.size} entries")
+            return
+
+        note = ""  # why there is no complex step
         if method in ("auto", "complex step"):
             sharp, noise, note = self._complex_step
             if sharp is not None:
@@ -146,6 +165,7 @@ class Target:
                 yield self._compared("complex step", sharp, bound, noise)
             elif method == "complex step":
                 raise ValueError(f"{self.name}: {note}")
+
         if method in NODES and method != "central":
             yield self._by_differences(method, "")
         elif note:
@@ -155,13 +175,17 @@ class Target:
     def numeric(self) -> np.ndarray:
         """The gradient by the most precise method that the function allows, entry by entry; at a
         kink, what fits there."""
-        sharp, _, _ = self._complex_step
-        numeric = sharp if sharp is not None else self._differences("richardson")[0]
+        numeric, _, _ = self._complex_step
+        if numeric is None:
+            numeric, _ = self._differences("richardson")
         kinks = self.kinks
-        return np.where(kinks.at, kinks.fitting, numeric) if kinks else numeric
+        if kinks is None:
+            return numeric
+        return np.where(kinks.at, kinks.fitting, numeric)
 
     def line(self, v: np.ndarray) -> Target:
         """The same along a direction v, with a place on that line for x."""
+        # A step along v then moves each entry by about the smallest scale of an entry.
         scale = np.asarray(self.entry_scales.min(initial=1.0) / max(1.0, largest(self.x)))
         loss = along(self.loss, self.x, v)
         start = np.zeros((), self.x.dtype)
@@ -170,7 +194,9 @@ class Target:
     @property
     def kinks(self) -> Verdict | None:
         """The verdict on kinks so far; None if there is no kink, or if kinks are not looked for."""
-        return self.at_kinks(None) if self.at_kinks else None
+        if self.at_kinks is None:
+            return None
+        return self.at_kinks(None)
 
     @property
     def analytic(self) -> bool:
@@ -185,17 +211,23 @@ class Target:
     def allowed_for(self, noise: float) -> float:
         """What is allowed if the gradient changes by this when all is rounded differently."""
         eps = float(np.finfo(self.gradient.dtype).eps)
-        size = self.rounding / float(np.finfo(self.x.dtype).eps)
-        return 30 * noise + 4 * eps * size / max(1.0, largest(self.x))
+        size = self.rounding / float(np.finfo(self.x.dtype).eps)  # about that of L's terms
+
+        # The measured noise may be small by chance.
+        expected = 4 * eps * size / max(1.0, largest(self.x))
+        return 30 * noise + expected
 
     @property
     def entry_scales(self) -> np.ndarray:
         """The scale of each entry of x."""
-        return scales(self.x) if self.scales is None else self.scales
+        if self.scales is None:
+            return scales(self.x)
+        return self.scales
 
     def _bound(self, method: str) -> float:
         """The relative error allowed in the coarser of the two precisions."""
-        return BOUNDS[method][min(self.x.dtype.name, self.gradient.dtype.name)]
+        coarser = min(self.x.dtype.name, self.gradient.dtype.name)  # "float32" < "float64"
+        return BOUNDS[method][coarser]
 
     @cached_property
     def _complex_step(self) -> tuple[np.ndarray | None, float, str]:
@@ -206,34 +238,45 @@ class Target:
         """
         rng = np.random.default_rng(0)
         h = 1e-20 * self.entry_scales
+        moved = perturbed([self.x], rng)[0]
         try:
             sharp = complex_step(self.loss, self.x, h)
-            again = complex_step(self.loss, perturbed([self.x], rng)[0], h / 2)
+            again = complex_step(self.loss, moved, h / 2)
         except Exception as error:  # whatever f raises, it does not take complex numbers
             return None, 0.0, f"no complex step: {type(error).__name__}"
-        moved = 30 * float(abs(again - sharp).max(initial=0.0))
-        noise = self.rounding / max(1.0, largest(self.x)) + moved
-        if self.confirmed:
-            return sharp, noise, ""
-        central, doubt = self._differences("central")
-        bound = BOUNDS["central"][self.x.dtype.name]
-        confirmed = compared("central", sharp, central, bound, 3 * doubt + noise).passed
-        v = self._direction(rng)
-        slope, doubt = self.line(v)._differences("richardson")
-        allowed = BOUNDS["richardson"][self.x.dtype.name] * np.sum(abs(sharp * v))
-        allowed += 3 * doubt + noise * np.sum(abs(v))
-        if confirmed and not abs(slope - np.sum(sharp * v)) > allowed:
+
+        # The complex step itself is off by the rounding of L, and by what a change of x in the last
+        # places does.
+        change = float(abs(again - sharp).max(initial=0.0))
+        noise = self.rounding / max(1.0, largest(self.x)) + 30 * change
+        if self.confirmed or self._confirms(sharp, noise, rng):
             return sharp, noise, ""
         return None, 0.0, "no complex step: not analytic"
 
+    def _confirms(self, sharp: np.ndarray, noise: float, rng: np.random.Generator) -> bool:
+        """Whether differences confirm the complex step."""
+        # In each entry.
+        central, doubt = self._differences("central")
+        bound = BOUNDS["central"][self.x.dtype.name]
+        in_entries = compared("central", sharp, central, bound, 3 * doubt + noise).passed
+
+        # Along a random direction, where even the most precise differences take little time.
+        v = self._direction(rng)
+        slope, doubt = self.line(v)._differences("richardson")
+        error = abs(slope - np.sum(sharp * v))
+        allowed = BOUNDS["richardson"][self.x.dtype.name] * np.sum(abs(sharp * v))
+        allowed += 3 * doubt + noise * np.sum(abs(v))
+        return bool(in_entries and not error > allowed)
+
     def _differences(self, method: str) -> tuple[np.ndarray, np.ndarray]:
-        known = self.__dict__.setdefault("_known", {})
-        if method not in known:
+        """Numeric gradient and doubt, computed once for each method."""
+        computed = self.__dict__.setdefault("_computed", {})  # the dataclass is frozen
+        if method not in computed:
             settled = 0.1 * BOUNDS[method][self.x.dtype.name]
-            known[method] = differences(
+            computed[method] = differences(
                 self.loss, self.x, self.entry_scales, method, self.rounding, settled
             )
-        return known[method]
+        return computed[method]
 
     def _by_differences(self, method: str, note: str) -> Comparison:
         numeric, doubt = self._differences(method)
@@ -249,8 +292,10 @@ class Target:
             return compared(method, self.gradient, fitting, bound, noise, own)
 
         kinks = self.kinks
-        own = kinks.noise if kinks else self.noise_allowed
+        own = self._own_noise(kinks)
         comparison = against(numeric, noise, own)
+
+        # Entries that differ may lie at a kink that has not been found yet.
         if not comparison.passed:
             limit = bound * largest(numeric) + noise + own
             suspects = ~(abs(self.gradient - numeric) <= limit)
@@ -260,6 +305,8 @@ class Target:
             kinks = self.at_kinks(suspects)
         if kinks is None or not kinks.at.any():
             return comparison
+
+        # At a kink the numeric gradient means nothing.
         fitting = np.where(kinks.at, kinks.fitting, numeric)
         noise = np.where(kinks.at, kinks.tolerance, noise)
         found = against(fitting, noise, kinks.noise)
@@ -267,26 +314,40 @@ class Target:
             found = found._replace(note="")
         return found.noting(kinks.note)
 
+    def _own_noise(self, kinks: Verdict | None) -> float:
+        """What rounding may add to the gradient under check, where there is no kink."""
+        if kinks is None:
+            return self.noise_allowed
+        return kinks.noise
+
     def _between_slopes(
         self, numeric: np.ndarray, limit: np.ndarray | float, suspects: np.ndarray
     ) -> tuple[np.ndarray, str]:
         """The numeric gradient, with the one under check wherever L has a kink along an axis and it
         lies between the slopes from the left and from the right; and a note. It is for a target
         that stands alone: an intermediate, or a place on a line."""
-        fitting, count = np.array(numeric), 0
+        fitting = np.array(numeric)
+        count = 0
         limit = np.broadcast_to(limit, fitting.shape)
         for k in map(tuple, np.argwhere(suspects)):
-            left, right = slopes(self.loss, self.x, k, self.rounding)
-            if min(left, right) - limit[k] <= self.gradient[k] <= max(left, right) + limit[k]:
-                fitting[k], count = self.gradient[k], count + 1
-        return fitting, f"kink at {count} of {self.x.size} entries" if count else ""
+            left, right = slopes(self.loss, self.x, k, self.rounding)  # NaN without a kink
+            lowest = min(left, right) - limit[k]
+            highest = max(left, right) + limit[k]
+            if lowest <= self.gradient[k] <= highest:
+                fitting[k] = self.gradient[k]
+                count += 1
+        note = ""
+        if count:
+            note = f"kink at {count} of {self.x.size} entries"
+        return fitting, note
 
     def only_kinks(self) -> Comparison | None:
         """The comparison of the entries at kinks; None if there are none."""
         kinks = self.kinks
         if kinks is None or not kinks.at.any():
             return None
-        yours, fitting = (np.where(kinks.at, dx, 0) for dx in (self.gradient, kinks.fitting))
+        yours = np.where(kinks.at, self.gradient, 0)
+        fitting = np.where(kinks.at, kinks.fitting, 0)
         bound = BOUNDS["central"][self.x.dtype.name]
         found = compared("nearby", yours, fitting, bound, kinks.tolerance, kinks.noise)
         return found.noting(kinks.note, "another cotangent")
@@ -294,28 +355,44 @@ class Target:
     def _adjoint(self, why: str) -> Comparison:
         """⟨dx, v⟩ against the derivative of L along v, for random directions v. The entries at a
         kink do not move; the worst of them is one more comparison."""
-        rng, bound, found = np.random.default_rng(0), 0.0, []
+        rng = np.random.default_rng(0)
         kinks = self.kinks
-        still = kinks.at if kinks else np.zeros(self.x.shape, bool)
-        own = kinks.noise if kinks else self.noise_allowed
+        still = np.zeros(self.x.shape, bool)
+        if kinks is not None:
+            still = kinks.at
+        own = self._own_noise(kinks)
+
+        bound = 0.0
+        found = []  # for each direction: yours, numeric, noise
         for _ in range(DIRECTIONS):
-            v = np.where(still, np.zeros((), self.x.dtype), self._direction(rng))
+            v = self._direction(rng)
+            v = np.where(still, np.zeros((), self.x.dtype), v)  # of x's shape and dtype
             line = self.line(v)
-            sharp, noise, _ = line._complex_step
-            method = "richardson" if sharp is None else "complex step"
-            slope, doubt = line._differences(method) if sharp is None else (sharp, noise)
+            doubt: np.ndarray | float
+            method = "complex step"
+            slope, doubt, _ = line._complex_step
+            if slope is None:
+                method = "richardson"
+                slope, doubt = line._differences(method)
             bound = max(bound, self._bound(method))
+
+            # Errors of n entries with random signs add up to about √n of them.
             noise = 3 * float(doubt) + own * np.sqrt(v.size) * largest(v)
-            found.append((np.sum(self.gradient * v, dtype=np.float64), float(slope), noise))
-        if kinks and still.any():
+            yours = np.sum(self.gradient * v, dtype=np.float64)  # ⟨dx, v⟩
+            found.append((yours, float(slope), noise))
+
+        note = ""
+        if kinks is not None and still.any():
+            note = kinks.note
             off = np.where(still, abs(self.gradient - kinks.fitting), 0)
             k = np.unravel_index(np.argmax(off), off.shape)
             found.append((self.gradient[k], kinks.fitting[k], kinks.tolerance[k]))
+
         yours, numeric, noises = np.array(found).T
         comparison = compared("adjoint", yours, numeric, bound, noises)
-        note = kinks.note if kinks and still.any() else ""
         return comparison.noting(note, why, f"{DIRECTIONS} random directions")
 
     def _direction(self, rng: np.random.Generator) -> np.ndarray:
+        """A random direction, with entries about as large as those of x."""
         v = rng.standard_normal(self.x.shape) * max(1.0, largest(self.x))
         return v.astype(self.x.dtype)

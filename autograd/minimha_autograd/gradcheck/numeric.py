@@ -36,14 +36,21 @@ def weights(method: str) -> list[float]:
     fourth-order formula, with h, h/2, h/4 … Richardson's.
     """
     squares = [s * s for s in NODES[method]]
-    return [
-        float(np.prod([t / (t - s) for j, t in enumerate(squares) if j != k]))
-        for k, s in enumerate(squares)
-    ]
+    found = []
+    for k, s in enumerate(squares):
+        others = squares[:k] + squares[k + 1 :]
+        factors = [t / (t - s) for t in others]  # Lagrange's, at 0
+        found.append(float(np.prod(factors)))
+    return found
 
 
 def differences(
-    loss: Loss, x: np.ndarray, own: np.ndarray, method: str, rounding: float, relative: float
+    loss: Loss,
+    x: np.ndarray,
+    own: np.ndarray,
+    method: str,
+    rounding: float,
+    relative: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """dL/dx by differences, entry by entry, and the uncertainty of each entry, its doubt.
 
@@ -59,35 +66,53 @@ def differences(
     is its doubt. Most entries settle at once. Those that do not settle on the scale of the largest
     entry are tried again on their own scale. If no two steps give numbers, the doubt is infinite.
     """
-    nodes, factors = NODES[method], weights(method)
-    first = 10 * float(np.finfo(x.dtype).eps) ** (1 / (2 * len(nodes) + 1))
+    nodes = NODES[method]
+    factors = weights(method)
+    pairs = list(zip(factors, nodes, strict=True))
+
+    # The series leaves an error of the order of h²ⁿ for n nodes, and rounding one of eps / h. They
+    # are equal for h = eps^(1 / (2n + 1)). The first step is ten times larger.
+    order = 2 * len(nodes)
+    first = 10 * float(np.finfo(x.dtype).eps) ** (1 / (order + 1))
     unit = max(1.0, largest(x))
-    noise = rounding * sum(abs(w) / s for w, s in zip(factors, nodes, strict=True))
+    noise = rounding * sum(abs(w) / s for w, s in pairs)  # an estimate's rounding error, times h
 
     def estimate(h: np.ndarray, where: np.ndarray) -> np.ndarray:
-        terms = [w * _central(loss, x, s * h, where) for w, s in zip(factors, nodes, strict=True)]
+        terms = [w * _central(loss, x, s * h, where) for w, s in pairs]
         return np.asarray(sum(terms))
 
-    best, doubt = np.full(x.shape, np.nan), np.full(x.shape, np.inf)
+    best = np.full(x.shape, np.nan)  # of the estimates so far
+    doubt = np.full(x.shape, np.inf)
 
     def unsettled() -> np.ndarray:
-        size = abs(best[np.isfinite(doubt)]).max(initial=0.0)
-        return ~((doubt <= relative * size) & (doubt <= 0.1 * abs(best)))
+        known = np.isfinite(doubt)
+        size = abs(best[known]).max(initial=0.0)
+        small = doubt <= relative * size  # beside the largest entry
+        sharp = doubt <= 0.1 * abs(best)  # beside the entry itself
+        return ~(small & sharp)
 
     for scale in (np.full(x.shape, unit), own):
+        # On its own scale an entry that is not much smaller gets about the same steps again.
         hopeless = (scale is own) & (scale > 1e-3 * unit)
         h = first * scale
         before = estimate(h, unsettled() & ~hopeless)
         for _ in range(12):
-            h, where = h / 10, unsettled() & ~hopeless
+            h = h / 10
+            where = unsettled() & ~hopeless
             if not where.any():
                 break
             now = estimate(h, where)
-            new = np.where(np.isfinite(now), abs(now - before) + noise / h, np.inf)
-            # across a pole estimates are far too small, and so are doubts, but not in proportion
+            change = abs(now - before) + noise / h
+            new = np.where(np.isfinite(now), change, np.inf)  # the doubt of this estimate
+
+            # Across a pole estimates are far too small, and so are doubts, but not in proportion.
             sure = (new <= 1e-3 * abs(now)) & (doubt > 0.1 * abs(best))
             better = where & ((new < doubt) | sure)
-            best, doubt = np.where(better, now, best), np.where(better, new, doubt)
+            best = np.where(better, now, best)
+            doubt = np.where(better, new, doubt)
+
+            # Smaller steps round more. Where rounding alone exceeds the doubt, no later estimate is
+            # better, except for one that is far larger than its rounding.
             hopeless |= (noise / h > doubt) & ~(abs(now) > 10 * noise / h)
             before = now
     return best, doubt
@@ -101,16 +126,26 @@ def _at(loss: Loss, x: np.ndarray) -> Any:
         return np.nan
 
 
-def _central(loss: Loss, x: np.ndarray, h: np.ndarray, where: np.ndarray) -> np.ndarray:
+def _central(
+    loss: Loss,
+    x: np.ndarray,
+    h: np.ndarray,
+    where: np.ndarray,
+) -> np.ndarray:
     """Central differences of the requested entries, NaN elsewhere."""
     result = np.full(x.shape, np.nan)
     for k in map(tuple, np.argwhere(where)):
-        up, down = x.copy(), x.copy()
+        up = x.copy()
+        down = x.copy()
         up[k] += h[k]
         down[k] -= h[k]
-        step = float(up[k]) - float(down[k])  # 2h as it was rounded
         rise = _at(loss, up) - _at(loss, down)
-        result[k] = rise / (step if np.isfinite(step) and step else 2 * h[k])
+
+        # The step as it was rounded, unless it vanished or became infinite.
+        step = float(up[k]) - float(down[k])
+        if not np.isfinite(step) or step == 0:
+            step = 2 * h[k]
+        result[k] = rise / step
     return result
 
 
@@ -123,8 +158,9 @@ def complex_step(loss: Loss, x: np.ndarray, h: np.ndarray) -> np.ndarray:
     SIAM Review 40 (1998).
     """
     result = np.empty(x.shape)
+    dtype = np.result_type(x.dtype, np.complex64)  # complex128 for float64
     for k in np.ndindex(x.shape):
-        z = x.astype(np.result_type(x.dtype, np.complex64))
+        z = x.astype(dtype)
         z[k] += 1j * h[k]
         result[k] = loss(z).imag / h[k]
     return result
@@ -135,7 +171,12 @@ def along(loss: Loss, x: np.ndarray, direction: np.ndarray) -> Loss:
     return lambda t: loss(x + t * direction)
 
 
-def slopes(loss: Loss, x: np.ndarray, k: tuple[int, ...], rounding: float) -> tuple[float, float]:
+def slopes(
+    loss: Loss,
+    x: np.ndarray,
+    k: tuple[int, ...],
+    rounding: float,
+) -> tuple[float, float]:
     """The slopes of L at the entry k from the left and from the right, where L has a kink there.
 
     At a kink the difference of the slopes is the same for every step; for a smooth function it
@@ -143,19 +184,41 @@ def slopes(loss: Loss, x: np.ndarray, k: tuple[int, ...], rounding: float) -> tu
     """
     scale = max(1.0, abs(float(x[k])))
     level = loss(x)
-    sides = []
-    for h in (scale * 10.0**-n for n in ((3, 4, 5) if x.dtype == np.float64 else (1, 2))):
-        moved = []
-        for signed in (-h, h):
-            y = x.copy()
-            y[k] += signed
-            step = float(y[k]) - float(x[k])
-            moved.append((_at(loss, y) - level) / (step or signed))
-        sides.append((*moved, 4 * rounding / h))
-    gaps = [right - left for left, right, _ in sides]
-    left, right, noise = sides[-1]
-    same = all(abs(gap - gaps[-1]) <= 0.1 * abs(gaps[-1]) + noise for gap in gaps)
-    return (left, right) if same and abs(gaps[-1]) > 10 * noise else (np.nan, np.nan)
+    powers: tuple[int, ...] = (1, 2)  # float32 rounds too much for smaller steps
+    if x.dtype == np.float64:
+        powers = (3, 4, 5)
+
+    lefts = []
+    rights = []
+    for power in powers:
+        h = scale * 10.0**-power
+        lefts.append(_one_sided(loss, x, k, -h, level))
+        rights.append(_one_sided(loss, x, k, h, level))
+    gaps = [right - left for left, right in zip(lefts, rights, strict=True)]
+
+    # The smallest step decides, and the others have to show the same gap.
+    noises = [4 * rounding / (scale * 10.0**-power) for power in powers]
+    gap = gaps[-1]
+    noise = noises[-1]
+    same = all(abs(other - gap) <= 0.1 * abs(gap) + noise for other in gaps)
+    if same and abs(gap) > 10 * noise:
+        return lefts[-1], rights[-1]
+    return np.nan, np.nan
+
+
+def _one_sided(
+    loss: Loss,
+    x: np.ndarray,
+    k: tuple[int, ...],
+    h: float,
+    level: Any,
+) -> float:
+    """The slope of L between x, where it is `level`, and a step away at the entry k."""
+    moved = x.copy()
+    moved[k] += h
+    step = float(moved[k]) - float(x[k])  # as it was rounded
+    slope: float = (_at(loss, moved) - level) / (step or h)
+    return slope
 
 
 def largest(x: np.ndarray) -> float:
@@ -166,8 +229,10 @@ def largest(x: np.ndarray) -> float:
 def scales(x: np.ndarray) -> np.ndarray:
     """The scale of each entry: its size, or that of the largest where it is zero; at most 1."""
     size = np.where(np.isfinite(x), abs(x), 0)
-    size = np.where(size == 0, size.max(initial=0.0) or 1.0, size)
-    return np.clip(size, float(np.finfo(x.dtype).tiny) ** (1 / 3), 1.0)
+    largest_size = size.max(initial=0.0) or 1.0
+    size = np.where(size == 0, largest_size, size)
+    smallest = float(np.finfo(x.dtype).tiny) ** (1 / 3)
+    return np.clip(size, smallest, 1.0)
 
 
 def perturbed(
@@ -178,14 +243,15 @@ def perturbed(
 
     Entries of equal size stay equal, so that arrays at a kink stay there.
     """
-    flat = np.concatenate([abs(x).ravel() for x in arrays])
-    _, where = np.unique(flat, return_inverse=True)
-    signs = np.split(
-        rng.choice([-1.0, 1.0], size=flat.size)[where], np.cumsum([x.size for x in arrays])[:-1]
-    )
-    return [
-        np.asarray(
-            x * (1 + roundings * np.finfo(x.dtype).eps * sign.reshape(x.shape)), dtype=x.dtype
-        )
-        for x, sign in zip(arrays, signs, strict=True)
-    ]
+    sizes = np.concatenate([abs(x).ravel() for x in arrays])
+    _, number = np.unique(sizes, return_inverse=True)  # of each entry's size among the sizes
+
+    # One random sign for each size.
+    signs = rng.choice([-1.0, 1.0], size=sizes.size)[number]
+    ends = np.cumsum([x.size for x in arrays])
+    moved = []
+    for x, sign in zip(arrays, np.split(signs, ends[:-1]), strict=True):
+        eps = np.finfo(x.dtype).eps
+        factor = 1 + roundings * eps * sign.reshape(x.shape)
+        moved.append(np.asarray(x * factor, dtype=x.dtype))
+    return moved

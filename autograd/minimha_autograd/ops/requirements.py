@@ -71,7 +71,7 @@ def multiplying(a: Array, b: Array, **_: Any) -> str | None:
 
 def axes(x: Array, *_: Array, axis: Any = None, **__: Any) -> str | None:
     """Each axis exists and occurs once."""
-    named = (axis,)
+    named: tuple[Any, ...] = (axis,)
     if isinstance(axis, tuple):
         named = axis
     elif axis is None:  # which stands for all axes
