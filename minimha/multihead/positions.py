@@ -46,12 +46,16 @@ def sinusoidal(
     width = integer(width, "sinusoidal: width", least=2)
     if width % 2:
         raise ValueError(f"sinusoidal: width = {width} must be even: sin and cos come in pairs")
+    offset = integer(offset, "sinusoidal: offset")
     like = backend.asarray(0) if like is None else array_of(like)
     xp = namespace(like)
-    positions = xp.arange(count, device=like.device) + integer(offset, "sinusoidal: offset")
+    positions = xp.arange(count, device=like.device) + offset  # (T,)
     theta = angles(positions, width, base)  # (T, M/2)
-    table = xp.stack([xp.sin(theta), xp.cos(theta)], axis=-1)
-    table = xp.astype(xp.reshape(table, (count, width)), backend.dtype(xp, dtype))
+
+    # sin and cos of an angle are neighbours in a row.
+    table = xp.stack([xp.sin(theta), xp.cos(theta)], axis=-1)  # (T, M/2, 2)
+    table = xp.reshape(table, (count, width))  # (T, M)
+    table = xp.astype(table, backend.dtype(xp, dtype))
     if not backend.is_floating(table):
         raise TypeError(f"sinusoidal: dtype = {dtype!r} must be of floating-point numbers")
     return table
@@ -64,15 +68,17 @@ class Learned(Embedding):
     def __init__(
         self, context: int, width: int, *, std: float = 0.02, rng: Rng = 0, dtype: str = "float32"
     ) -> None:
-        shape = integer(context, "context", least=1), integer(width, "width", least=1)
-        super().__init__(*shape, std=std, rng=rng, dtype=dtype)
+        context = integer(context, "context", least=1)
+        width = integer(width, "width", least=1)
+        super().__init__(context, width, std=std, rng=rng, dtype=dtype)
 
     def __call__(self, count: int, offset: int = 0) -> Tensor:
         """The rows (T, M) of the positions offset, …, offset + T − 1, for T = count.
 
         Raises ValueError for positions beyond the context.
         """
-        count, offset = integer(count, "count", least=0), integer(offset, "offset", least=0)
+        count = integer(count, "count", least=0)
+        offset = integer(offset, "offset", least=0)
         context = self.table.shape[0]
         if offset + count > context:
             raise ValueError(
@@ -106,6 +112,8 @@ def alibi_slopes(num_heads: int) -> Array:
     num_heads = integer(num_heads, "alibi: num_heads", least=1)
     power = 1 << (num_heads.bit_length() - 1)  # the largest up to H
     slopes = [2 ** (-8 * k / power) for k in range(1, power + 1)]
+
+    # Of twice that power, every other one: those in between are there already.
     slopes += [2 ** (-4 * k / power) for k in range(1, 2 * power + 1, 2)]
     return backend.asarray(slopes[:num_heads])
 
@@ -132,15 +140,18 @@ def alibi(
     Source: Press, Smith and Lewis, "Train Short, Test Long" (2022), equation in section 3.
     """
     like = backend.full((), 0, dtype="float32") if like is None else array_of(like)
-    like = namespace(like).real(like) if backend.is_complex(like) else like
+    if backend.is_complex(like):
+        like = namespace(like).real(like)
     if not backend.is_floating(like):
         what = getattr(like, "dtype", type(like).__name__)
         raise TypeError(f"alibi: like must be an array of floating-point numbers, not {what}")
-    t, s = integer(t, "alibi: t", least=0), integer(s, "alibi: s", least=0)
+    t = integer(t, "alibi: t", least=0)
+    s = integer(s, "alibi: s", least=0)
     start = offset_of("alibi", t, s, offset, align)
     xp = namespace(like)
-    i = xp.arange(t, dtype=xp.float64, device=like.device)[:, None]
-    j = xp.arange(s, dtype=xp.float64, device=like.device)[None, :]
-    slopes = backend.like(alibi_slopes(num_heads), like)[:, None, None]
-    bias = 0 - slopes * abs(i + start - j)  # (H, T, S); −x would hold −0
+    i = xp.arange(t, dtype=xp.float64, device=like.device)[:, None]  # (T, 1)
+    j = xp.arange(s, dtype=xp.float64, device=like.device)[None, :]  # (1, S)
+    slopes = backend.like(alibi_slopes(num_heads), like)[:, None, None]  # (H, 1, 1)
+    distance = abs(i + start - j)  # (T, S)
+    bias = 0 - slopes * distance  # (H, T, S); −x would hold −0
     return xp.astype(bias, like.dtype)

@@ -29,12 +29,17 @@ class QKNorm(NamedTuple):
 
     def __call__(self, x: Any, weight: Any) -> Any:
         """(…, H, T, D) -> (…, H, T, D)"""
-        weight = 1 + weight if self.plus_one else weight
+        if self.plus_one:
+            weight = 1 + weight
         if not self.all_heads:
             return rms_norm(x, weight, eps=self.eps)
-        n, (h, t, d) = x.ndim, x.shape[-3:]
+
+        # The heads of one position are put side by side, normalised, and separated again.
+        *batch, h, t, d = x.shape
+        n = x.ndim
         swap = (*range(n - 3), n - 2, n - 3, n - 1)
         x = ops.permute_dims(x, axes=swap)  # (…, T, H, D)
-        x = ops.reshape(x, shape=(*x.shape[:-3], t, h * d))
+        x = ops.reshape(x, shape=(*batch, t, h * d))  # (…, T, H·D)
         x = rms_norm(x, weight, eps=self.eps)
-        return ops.permute_dims(ops.reshape(x, shape=(*x.shape[:-1], h, d)), axes=swap)
+        x = ops.reshape(x, shape=(*batch, t, h, d))  # (…, T, H, D)
+        return ops.permute_dims(x, axes=swap)  # (…, H, T, D)

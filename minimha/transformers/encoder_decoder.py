@@ -46,7 +46,9 @@ class Stack(Module):
         rng = backend.generator(rng)
         num_layers = integer(num_layers, "num_layers", least=0)
         self.blocks = [Block(d_model, num_heads, rng=rng, **settings) for _ in range(num_layers)]
-        self.norm = LayerNorm(d_model, dtype=dtype) if norm_first else None
+        self.norm = None
+        if norm_first:
+            self.norm = LayerNorm(d_model, dtype=dtype)
 
 
 class Encoder(Stack):
@@ -58,7 +60,9 @@ class Encoder(Stack):
         """The memory (B, S, M) for x (B, S, M). mask hides the padding of the source."""
         for block in self.blocks:
             x = block(x, mask, rng=rng)
-        return x if self.norm is None else self.norm(x)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x
 
 
 class Decoder(Stack):
@@ -79,10 +83,12 @@ class Decoder(Stack):
 
         memory_mask hides the padding of the source; caches are one `KeyValueCache` for each block.
         """
-        each: Sequence[KeyValueCache | None] = caches or [None] * len(self.blocks)
-        for block, cache in zip(self.blocks, each, strict=True):
+        one_each: Sequence[KeyValueCache | None] = caches or [None] * len(self.blocks)
+        for block, cache in zip(self.blocks, one_each, strict=True):
             x = block(x, masks.causal(), memory, memory_mask, cache=cache, rng=rng)
-        return x if self.norm is None else self.norm(x)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x
 
 
 class EncoderDecoder(Module):
@@ -131,7 +137,9 @@ class EncoderDecoder(Module):
             return Embedding(count, d_model, std=1 / math.sqrt(d_model), rng=rng, dtype=dtype)
 
         self.tokens = table(vocabulary)
-        self.source_tokens = table(source_vocabulary) if source_vocabulary else self.tokens
+        self.source_tokens = self.tokens
+        if source_vocabulary:
+            self.source_tokens = table(source_vocabulary)
         self.dropout = Dropout(dropout)
         self.encoder = Encoder(d_model, num_heads, num_layers, **settings)
         self.decoder = Decoder(d_model, num_heads, num_layers, **settings)
@@ -159,7 +167,7 @@ class EncoderDecoder(Module):
         self, source: Array, source_mask: AnyMask = None, *, rng: backend.Generator | None = None
     ) -> Any:
         """The memory (B, S, M) of the source (B, S)."""
-        x = self._embedded(self.source_tokens, source, 0, rng)
+        x = self._embedded(self.source_tokens, source, 0, rng)  # (B, S, M)
         return self.encoder(x, source_mask, rng=rng)
 
     def decode(
@@ -175,15 +183,19 @@ class EncoderDecoder(Module):
 
         With caches, one `KeyValueCache` for each block, the target continues that of earlier calls.
         """
-        past = len(caches[0]) if caches else 0
-        x = self._embedded(self.tokens, target, past, rng)
-        x = self.decoder(x, memory, source_mask, caches=caches, rng=rng)
+        past = 0
+        if caches:
+            past = len(caches[0])
+        x = self._embedded(self.tokens, target, past, rng)  # (B, T, M)
+        x = self.decoder(x, memory, source_mask, caches=caches, rng=rng)  # (B, T, M)
         return linear(x, self.tokens.table.mT)
 
     def _embedded(
         self, table: Embedding, tokens: Array, past: int, rng: backend.Generator | None
     ) -> Any:
         """Tokens (B, T) as vectors (B, T, M), with the positions from past on."""
+        # The entries of the table have the variance 1/M: times √M, they are about as large as sin
+        # and cos.
         x = math.sqrt(self.d_model) * table(tokens)
         p = positions.sinusoidal(
             tokens.shape[1], self.d_model, offset=past, dtype=x.dtype, like=tokens
@@ -214,13 +226,21 @@ def greedy_decode(
     with no_grad():
         memory = model.encode(source, source_mask)
         xp = namespace(source)
-        tokens = xp.full((source.shape[0], 1), start, dtype=xp.int64, device=source.device)
-        caches = [KeyValueCache() for _ in model.decoder.blocks] if cache else None
-        ended = tokens[:, 0] != tokens[:, 0]
+        batch = source.shape[0]
+        tokens = xp.full((batch, 1), start, dtype=xp.int64, device=source.device)
+        ended = xp.zeros((batch,), dtype=xp.bool, device=source.device)
+        caches = None
+        if cache:
+            caches = [KeyValueCache() for _ in model.decoder.blocks]
+
         while tokens.shape[1] <= count and not bool(xp.all(ended)):
-            new = tokens[:, -1:] if caches else tokens  # without blocks, no cache
+            new = tokens
+            if caches:  # a model without blocks has none
+                new = tokens[:, -1:]
             logits = model.decode(new, memory, source_mask, caches=caches)
-            best = xp.argmax(logits.data[:, -1], axis=-1)
+            best = xp.argmax(logits.data[:, -1], axis=-1)  # (B,)
+
+            # A target that has ended is filled up.
             best = xp.where(ended, xp.full_like(best, end), best)
             tokens = xp.concat([tokens, best[:, None]], axis=1)
             ended = ended | (best == end)
