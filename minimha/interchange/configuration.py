@@ -23,31 +23,38 @@ _LLAMA3 = {
 def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The arguments of the GPT that config.json describes, without those of single blocks, and all
     reasons why it describes none. "rope" is a pair, for blocks without and with a window."""
-    read, found = Reader(config), dict(layout.fixed)
+    read = Reader(config)
     for key, values in layout.needed.items():
         read(key, _one_of(values), values[0])
+
+    found = dict(layout.fixed)
     for key, (name, default) in layout.settings.items():
-        known, count = KINDS.get(name, one_of(layout.activations)), len(read.wrong)
-        value = read(key, known, default)
-        if read.wrong[count:]:
+        kind = KINDS.get(name, one_of(layout.activations))
+        mistakes = len(read.wrong)
+        value = read(key, kind, default)
+        if len(read.wrong) > mistakes:
             continue
         if name == "activation":
             value = layout.activations[value]
         elif name == "scale":
-            value = value**-0.5
+            value = value**-0.5  # theirs is a width, and scores are divided by its root
+
+        # A GPT-2 there has three probabilities of dropout, and here one.
         if found.setdefault(name, value) != value:
             read.wrong.append(f"{key} is {value}, but a GPT has one {name}, already {found[name]}")
+
     if "qk_norm" in found:
         found["qk_norm"] = found["qk_norm"]._replace(eps=found.get("norm_eps"))
     if layout.rope is not None:
         found["rope"] = _ropes(layout, read)
+
+    # An entry that nobody has read might change what the model computes.
     later = {"model_type", *layout.blocks}
-    unread = {
-        key: value
-        for key, value in read.unread().items()
-        if key not in later and not HARMLESS.fullmatch(key)
-    }
-    return found, read.wrong + [unsupported(key, value) for key, value in unread.items()]
+    wrong = read.wrong
+    for key, value in read.unread().items():
+        if key not in later and not HARMLESS.fullmatch(key):
+            wrong.append(unsupported(key, value))
+    return found, wrong
 
 
 def with_blocks(
@@ -56,36 +63,65 @@ def with_blocks(
     """The settings with those of single blocks, and all reasons why no GPT has them."""
     if layout.rope is None:
         return settings, []
-    read, n, has = Reader(config), settings["num_layers"], layout.blocks.keys()
-    roped, types, window = [True] * n, None, None
-    if "no_rope_layers" in has:
-        interval = read("no_rope_layer_interval", SIZE, 4)
-        flags = read("no_rope_layers", _one_for_each(n, (0, 1)), None)
-        roped = (
-            [(k + 1) % interval != 0 for k in range(n)] if flags is None else [*map(bool, flags)]
-        )
-    if "sliding_window" in has:
+    read = Reader(config)
+    n = settings["num_layers"]
+
+    roped = [True] * n
+    if "no_rope_layers" in layout.blocks:
+        roped = _roped(read, n)
+
+    window = None
+    if "sliding_window" in layout.blocks:
         window = read("sliding_window", SIZE.or_none(), layout.blocks["sliding_window"])
-    if "use_sliding_window" in has and not read("use_sliding_window", BOOLEAN, False):
+    if "use_sliding_window" in layout.blocks and not read("use_sliding_window", BOOLEAN, False):
         window = None
-    windowed = layout.windowed(read, roped) if window else [False] * n
-    if "layer_types" in has:
-        types = read("layer_types", _one_for_each(n, ("full_attention", "sliding_attention")), None)
-    if types is not None:
-        windowed = [kind == "sliding_attention" for kind in types]
-        if any(windowed) and not window:
-            read.wrong.append(
-                "layer_types has 'sliding_attention', but sliding_window is None or "
-                "use_sliding_window is False"
-            )
+    windowed = _windowed(layout, read, window, roped)
+
     full, local = settings["rope"]
-    common = {"window": window if n and all(windowed) else None, "rope": full}
-    blocks = [
-        {"window": window if near else None, "rope": (local if near else full) if rotary else None}
-        for near, rotary in zip(windowed, roped, strict=True)
-    ]
-    own = [{k: x for k, x in block.items() if x != common[k]} for block in blocks]
-    return settings | common | {"layers": own if any(own) else None}, read.wrong
+    common = {"window": None, "rope": full}
+    if n and all(windowed):
+        common["window"] = window
+
+    # Of each block, only what differs from the common settings.
+    layers = []
+    for near, rotary in zip(windowed, roped, strict=True):
+        block = {"window": None, "rope": None}
+        if near:
+            block["window"] = window
+        if rotary:
+            block["rope"] = local if near else full
+        layers.append({name: x for name, x in block.items() if x != common[name]})
+    return settings | common | {"layers": layers if any(layers) else None}, read.wrong
+
+
+def _roped(read: Reader, n: int) -> list[bool]:
+    """Whether each of n blocks has rotary positions."""
+    interval = read("no_rope_layer_interval", SIZE, 4)
+    flags = read("no_rope_layers", _one_for_each(n, (0, 1)), None)
+    if flags is None:
+        return [(k + 1) % interval != 0 for k in range(n)]
+    return [bool(flag) for flag in flags]
+
+
+def _windowed(layout: Layout, read: Reader, window: int | None, roped: list[bool]) -> list[bool]:
+    """Whether each block has a window."""
+    windowed = [False] * len(roped)
+    if window:
+        windowed = layout.windowed(read, roped)
+    if "layer_types" not in layout.blocks:
+        return windowed
+
+    kinds = _one_for_each(len(roped), ("full_attention", "sliding_attention"))
+    types = read("layer_types", kinds, None)
+    if types is None:
+        return windowed
+    windowed = [kind == "sliding_attention" for kind in types]
+    if any(windowed) and not window:
+        read.wrong.append(
+            "layer_types has 'sliding_attention', but sliding_window is None or "
+            "use_sliding_window is False"
+        )
+    return windowed
 
 
 def _ropes(layout: Layout, read: Reader) -> tuple[positions.Rope, positions.Rope]:
@@ -104,14 +140,13 @@ def _ropes(layout: Layout, read: Reader) -> tuple[positions.Rope, positions.Rope
         rope = _rope(Reader(full | (scaling or parameters), where), read)
         return rope, rope
     kinds = Reader(parameters, "rope_parameters.")
-    local = {
-        "rope_theta": read("rope_local_base_freq", POSITIVE, layout.blocks["rope_local_base_freq"])
-    }
-    full |= (kinds("full_attention", optional, None) or {}) | scaling
+    default = layout.blocks["rope_local_base_freq"]
+    local = {"rope_theta": read("rope_local_base_freq", POSITIVE, default)}
+    full |= kinds("full_attention", optional, None) or {}
+    full |= scaling
     local |= kinds("sliding_attention", optional, None) or {}
-    read.wrong += kinds.wrong + [
-        unsupported(key, x, kinds.where) for key, x in kinds.unread().items()
-    ]
+    read.wrong += kinds.wrong
+    read.wrong += [unsupported(key, x, kinds.where) for key, x in kinds.unread().items()]
     where = "rope_scaling." if scaling else "rope_parameters.full_attention."
     near = _rope(Reader(local, "rope_parameters.sliding_attention."), read)
     return _rope(Reader(full, where), read), near
@@ -124,9 +159,10 @@ def _rope(entries: Reader, config: Reader) -> positions.Rope:
     entries("partial_rotary_factor", _one_of((1.0,)), 1.0)
     rope = positions.Rope(base=entries("rope_theta", POSITIVE))
     if kind == "llama3":
-        context = config.entries.get("max_position_embeddings", ...)
+        # The context of the original model is by default that of this one.
+        defaults = {"context": config.entries.get("max_position_embeddings", ...)}
         found = {
-            ours: entries(theirs, POSITIVE, context if ours == "context" else ...)
+            ours: entries(theirs, POSITIVE, defaults.get(ours, ...))
             for theirs, ours in _LLAMA3.items()
         }
         rope = rope._replace(scaling=positions.Llama3(**found))
@@ -168,33 +204,46 @@ def config_of(layout: Layout, settings: dict[str, Any]) -> tuple[dict[str, Any],
         elif name == "scale":
             value = round(value**-2)  # transformers reads integers alone
         config[key] = value
-    blocks = settings["layers"]
     if layout.rope is not None:
-        config |= _block_entries(layout, blocks)
+        config |= _block_entries(layout, settings["layers"])
+
+    # What is read back shows what these entries cannot express.
     found, wrong = common_settings(layout, config)
     found, more = with_blocks(layout, config, found)
+    return config, wrong + more + _differences(layout, settings, found)
+
+
+def _differences(layout: Layout, settings: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """How the settings of a GPT, resolved, differ from those found in config.json."""
     back = resolved(found)
-    wrong += more
-    for name in sorted({name for block in blocks + back["layers"] for name in block}):
-        here, there = ([block.get(name) for block in s["layers"]] for s in (settings, back))
+    wrong = []
+    blocks = [*settings["layers"], *back["layers"]]
+    for name in sorted({name for block in blocks for name in block}):
+        here = [block.get(name) for block in settings["layers"]]
+        there = [block.get(name) for block in back["layers"]]
         for k, (x, y) in enumerate(zip(here, there, strict=True)):
             if x != y:
                 wrong.append(f"{name} of block {k} is {x!r}, but must be {y!r}")
                 break
-    unread = {name for name, _ in layout.settings.values()} - found.keys()
-    wrong += [
-        f"{name} is {settings[name]!r}, but must be {value!r}"
-        for name, value in back.items()
-        if settings[name] != value and name not in unread | {"layers"}
-        if not (name == "learned positions" and any(x.startswith("rope of ") for x in wrong))
-        if not (layout is GPT2 and name.endswith("bias"))
-    ]
-    return config, wrong
+
+    # Settings that could not be read back are among the reasons already.
+    skipped = {name for name, _ in layout.settings.values()} - found.keys()
+    skipped.add("layers")
+    if any(reason.startswith("rope of ") for reason in wrong):
+        skipped.add("learned positions")  # the same difference
+    if layout is GPT2:
+        skipped |= {"bias", "attention_bias"}  # zeros are written for those missing
+    for name, value in back.items():
+        if settings[name] != value and name not in skipped:
+            wrong.append(f"{name} is {settings[name]!r}, but must be {value!r}")
+    return wrong
 
 
 def _block_entries(layout: Layout, blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """The entries of config.json about rotary positions and windows, for both versions of
     transformers: see `_ropes`."""
+    # The first rope of the blocks without a window, and of those with one. A block without rope, as
+    # in SmolLM3, says nothing about either.
     ropes = {bool(block["window"]): block["rope"] for block in reversed(blocks) if block["rope"]}
     full = ropes.get(False) or ropes.get(True) or positions.Rope(layout.rope or 10000.0)
     local = ropes.get(True, full)
@@ -207,13 +256,13 @@ def _block_entries(layout: Layout, blocks: list[dict[str, Any]]) -> dict[str, An
         "use_sliding_window": any(near),
     }
     found = {key: value for key, value in found.items() if key in layout.blocks}
+
     scaling = None
+    parameters: dict[str, Any] = {"rope_theta": full.base, "rope_type": "default"}
     if full.scaling is not None:
         names = {theirs: getattr(full.scaling, ours) for theirs, ours in _LLAMA3.items()}
         scaling = {"rope_type": "llama3", **names}
-    parameters: dict[str, Any] = {
-        "rope_theta": full.base, **({"rope_type": "default"} if scaling is None else scaling),
-    }  # fmt: skip
+        parameters |= scaling
     if "rope_local_base_freq" in found:
         narrow = {"rope_theta": local.base, "rope_type": "default"}
         parameters = {"full_attention": parameters, "sliding_attention": narrow}
@@ -227,16 +276,25 @@ def resolved(settings: dict[str, Any]) -> dict[str, Any]:
     s = with_sizes(vars(GPTSettings(**settings)))
     del s["rng"], s["dtype"]
     common = {"rope": s.pop("rope"), "window": s.pop("window")}
-    s["layers"] = [common | dict(layer) for layer in s["layers"] or [{}] * s["num_layers"]]
     s["learned positions"] = common["rope"] is None
-    s["qk_norm"] = QKNorm() if s["qk_norm"] is True else s["qk_norm"] or None
-    s["attention_bias"] = s["bias"] if s["attention_bias"] is None else s["attention_bias"]
-    s["scale"] = s["head_dim"] ** -0.5 if s["scale"] is None else s["scale"]
+    layers = s["layers"] or [{}] * s["num_layers"]
+    s["layers"] = [common | dict(layer) for layer in layers]
+
+    if s["qk_norm"] is True:
+        s["qk_norm"] = QKNorm()
+    elif not s["qk_norm"]:
+        s["qk_norm"] = None
+    if s["attention_bias"] is None:
+        s["attention_bias"] = s["bias"]
+    if s["scale"] is None:
+        s["scale"] = s["head_dim"] ** -0.5
     return s
 
 
 def with_sizes(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a GPT, with every size that is None replaced by its default."""
-    m, h = settings["d_model"], settings["num_heads"]
-    sizes = {"num_kv_heads": h, "head_dim": m // h, "hidden": 4 * m}
-    return settings | {name: n for name, n in sizes.items() if settings.get(name) is None}
+    width = settings["d_model"]
+    heads = settings["num_heads"]
+    defaults = {"num_kv_heads": heads, "head_dim": width // heads, "hidden": 4 * width}
+    missing = {name: n for name, n in defaults.items() if settings.get(name) is None}
+    return settings | missing
