@@ -29,10 +29,15 @@ class Linear(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
-        shape = in_features, out_features
-        std = 1 / math.sqrt(in_features) if std is None else std
-        self.weight = parameter(backend.normal(rng, shape, std=std, dtype=dtype))
-        self.bias = parameter(backend.full((out_features,), 0, dtype=dtype)) if bias else None
+        # With this std, a sum of M products is about as large as an entry of x.
+        if std is None:
+            std = 1 / math.sqrt(in_features)
+        shape = (in_features, out_features)
+        weight = backend.normal(rng, shape, std=std, dtype=dtype)
+        self.weight = parameter(weight)  # (M, N)
+        self.bias: Tensor | None = None
+        if bias:
+            self.bias = parameter(backend.full((out_features,), 0, dtype=dtype))  # (N,)
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, N)"""
@@ -43,10 +48,18 @@ class LayerNorm(Module):
     """`functional.layer_norm` with its weight and bias, over a last axis of the given width."""
 
     def __init__(
-        self, width: int, *, bias: bool = True, eps: float = 1e-5, dtype: str = "float32"
+        self,
+        width: int,
+        *,
+        bias: bool = True,
+        eps: float = 1e-5,
+        dtype: str = "float32",
     ) -> None:
-        self.weight = parameter(backend.full((width,), 1, dtype=dtype))
-        self.bias = parameter(backend.full((width,), 0, dtype=dtype)) if bias else None
+        # At the start y is x̂.
+        self.weight = parameter(backend.full((width,), 1, dtype=dtype))  # (M,)
+        self.bias: Tensor | None = None
+        if bias:
+            self.bias = parameter(backend.full((width,), 0, dtype=dtype))  # (M,)
         self.eps = at_least_0(eps, "eps")
 
     def __call__(self, x: Any) -> Any:
@@ -58,19 +71,29 @@ class RMSNorm(Module):
     """`functional.rms_norm` with its weight, over a last axis of the given width.
 
     plus_one  whether the norm multiplies by 1 + weight, and the weight starts at 0, as in Gemma:
-              weight decay then draws the factor to 1
+              weight decay then draws the factor to 1, not to 0
     """
 
     def __init__(
-        self, width: int, *, eps: float = 1e-6, plus_one: bool = False, dtype: str = "float32"
+        self,
+        width: int,
+        *,
+        eps: float = 1e-6,
+        plus_one: bool = False,
+        dtype: str = "float32",
     ) -> None:
-        self.weight = parameter(backend.full((width,), 0 if plus_one else 1, dtype=dtype))
+        # At the start y is x̂.
+        start = 0 if plus_one else 1
+        self.weight = parameter(backend.full((width,), start, dtype=dtype))  # (M,)
         self.eps = at_least_0(eps, "eps")
         self.plus_one = plus_one
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, M)"""
-        return rms_norm(x, 1 + self.weight if self.plus_one else self.weight, eps=self.eps)
+        weight: Any = self.weight
+        if self.plus_one:
+            weight = 1 + weight
+        return rms_norm(x, weight, eps=self.eps)
 
 
 class Embedding(Module):
@@ -80,31 +103,42 @@ class Embedding(Module):
     """
 
     def __init__(
-        self, count: int, width: int, *, std: float = 1.0, rng: Rng = 0, dtype: str = "float32"
+        self,
+        count: int,
+        width: int,
+        *,
+        std: float = 1.0,
+        rng: Rng = 0,
+        dtype: str = "float32",
     ) -> None:
-        self.table: Any = parameter(backend.normal(rng, (count, width), std=std, dtype=dtype))
+        table = backend.normal(rng, (count, width), std=std, dtype=dtype)
+        self.table: Any = parameter(table)  # (N, M)
         self.widens = dtype == "bfloat16"
 
     def __call__(self, indices: Any) -> Any:
         """(…) -> (…, M)"""
-        if isinstance(self.table, Quantised):
+        if isinstance(self.table, Quantised):  # by `quantise`
             return Tensor(self.table.rows(array_of(indices)))
         return self._widened(embedding(self.table, indices))
 
     def _widened(self, rows: Any) -> Any:
         """Rows of the table as float32, if it is of bfloat16."""
-        return ops.astype(rows, dtype="float32") if self.widens else rows
+        if not self.widens:
+            return rows
+        return ops.astype(rows, dtype="float32")
 
 
 class Dropout(Module):
-    """`functional.drop` with the probability p, in calls with an rng."""
+    """Drop entries with probability p, as `functional.drop`, but only in calls with an rng."""
 
     def __init__(self, p: float) -> None:
         self.p = probability(p, "p")
 
     def __call__(self, x: Any, rng: backend.Generator | None = None) -> Any:
-        """x itself without an rng, as in evaluation. (…) -> (…)"""
-        return x if rng is None else drop(x, self.p, rng=rng)
+        """(…) -> (…). Without an rng, as in evaluation, x is returned unchanged."""
+        if rng is None:
+            return x
+        return drop(x, self.p, rng=rng)
 
 
 class MLP(Module):
@@ -129,22 +163,30 @@ class MLP(Module):
         rng: Rng = 0,
         dtype: str = "float32",
     ) -> None:
-        if activation not in (known := tuple(_ACTIVATIONS)):
+        known = tuple(_ACTIVATIONS)
+        if activation not in known:
             raise ValueError(f"activation = {activation!r} must be one of {', '.join(known)}")
-        rng, hidden = backend.generator(rng), 4 * d_model if hidden is None else hidden
+        if hidden is None:
+            hidden = 4 * d_model  # as in the paper
+
+        # One generator for all maps: a seed would give them the same weights.
+        rng = backend.generator(rng)
         self.activation = activation
-        self.widen = Linear(d_model, hidden, bias=bias, rng=rng, dtype=dtype)
+        self.widen = Linear(d_model, hidden, bias=bias, rng=rng, dtype=dtype)  # M -> hidden
         self.gate = None
-        if activation.endswith("glu"):
-            self.gate = Linear(d_model, hidden, bias=bias, rng=rng, dtype=dtype)
-        self.narrow = Linear(hidden, d_model, bias=bias, rng=rng, dtype=dtype)
+        if activation.endswith("glu"):  # a gated linear unit
+            self.gate = Linear(d_model, hidden, bias=bias, rng=rng, dtype=dtype)  # M -> hidden
+        self.narrow = Linear(hidden, d_model, bias=bias, rng=rng, dtype=dtype)  # hidden -> M
 
     def __call__(self, x: Any) -> Any:
         """(…, M) -> (…, M)"""
-        wide, activated = self.widen(x), _ACTIVATIONS[self.activation]
-        if self.gate is not None:
-            return self.narrow(activated(self.gate(x), wide))
-        return self.narrow(activated(wide))
+        activated = _ACTIVATIONS[self.activation]
+        wide = self.widen(x)  # (…, hidden)
+        if self.gate is None:
+            return self.narrow(activated(wide))
+
+        # The second argument is a factor: activation(gate(x)) · wide.
+        return self.narrow(activated(self.gate(x), wide))
 
 
 _ACTIVATIONS = {"gelu": gelu, "relu": relu, "swiglu": silu, "geglu": gelu}

@@ -13,7 +13,7 @@ from minimha_autograd.backend import Array, HostArray, namespace
 from ..functional.implementations import device_kernel, kernel
 from .module import Module
 
-Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
+Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]  # or groups of Tensors
 State = dict[str, Any]
 """The state of one parameter: arrays of its shape, and counters."""
 
@@ -37,9 +37,12 @@ class Optimiser:
     """
 
     def __init__(self, parameters: Parameters, lr: float, **settings: Any) -> None:
-        self.lr, self.settings = lr, settings
+        self.lr = lr
+        self.settings = settings
         self.groups = _groups(parameters, {"lr", *settings})
         self.parameters: list[Tensor] = [p for group in self.groups for p in group["params"]]
+
+        # For 16-bit parameters the states are float32, and so are the master copies.
         self._states = {p: self.start(half.widened(p.data)) for p in self.parameters}
         self._masters: dict[Tensor, Array] = {}
         _keep_freed_memory()
@@ -51,16 +54,30 @@ class Optimiser:
     def __init_subclass__(cls) -> None:
         """Let a subclass or a mixin override `update` alone: its `_update_all` then calls `update`
         for each parameter, even if a base class updates all parameters at once."""
-        changing = next(c for c in cls.__mro__ if vars(c).keys() & {"update", "_update_all"})
+        methods = {"update", "_update_all"}
+
+        # The nearest class that defines either: if only `update`, an inherited `_update_all` is
+        # that of another optimiser.
+        changing = next(c for c in cls.__mro__ if vars(c).keys() & methods)
         if "_update_all" not in vars(changing):
             cls._update_all = Optimiser._update_all  # type: ignore[method-assign]
 
-    def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+    def update(
+        self,
+        p: Array,
+        g: Array,
+        state: State,
+        settings: Mapping[str, Any],
+    ) -> Array:
         """The next value of a parameter p with gradient g. Changes the state, but not p."""
         raise NotImplementedError
 
     def _update_all(
-        self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
+        self,
+        ps: list[Array],
+        gs: list[Array],
+        states: list[State],
+        settings: Mapping[str, Any],
     ) -> list[Array]:
         """The next values of several parameters, by default from a call of `update` for each."""
         return [self.update(*one, settings) for one in zip(ps, gs, states, strict=True)]
@@ -68,32 +85,48 @@ class Optimiser:
     def step(self) -> None:
         """Update every parameter once, by its .grad."""
         for group in self.groups:
+            # Later entries replace earlier ones: a group's own settings come last.
             settings = {"lr": self.lr, **self.settings, **group}
+
+            # A scalar of NumPy has a dtype, which could widen the parameters.
             settings = {name: backend.number(value) for name, value in settings.items()}
+
             params = [p for p in group["params"] if p.grad is not None]
             for some in _in_steps(params):
                 self._step(some, settings)
 
     def _step(self, params: list[Tensor], settings: Mapping[str, Any]) -> None:
         """Update these parameters together."""
-        values = [self._master(p) if backend.is_half(p.data) else p.data for p in params]
-        gradients = [half.widened(p.grad) for p in params]
+        values = []
+        for p in params:
+            value = p.data
+            if backend.is_half(value):
+                value = self._master(p)  # float32
+            values.append(value)
+        gradients = [half.widened(p.grad) for p in params]  # float32 if p has 16 bits
         states = [self._states[p] for p in params]
+
         news = self._update_all(values, gradients, states, settings)
         for p, new in zip(params, news, strict=True):
-            if backend.is_half(p.data):
-                self._masters[p] = new
-                new = half.rounded(new, p.dtype)  # noqa: PLW2901
-            p.data = new
+            if not backend.is_half(p.data):
+                p.data = new
+                continue
+
+            # The next step begins with the exact value, not with the rounded one.
+            self._masters[p] = new
+            p.data = half.rounded(new, p.dtype)
 
     def _master(self, p: Tensor) -> Array:
         """The master copy of a 16-bit parameter, with the entries that were set since."""
-        exact = half.widened(p.data)
+        exact = half.widened(p.data)  # float32
         master = self._masters.get(p)
-        if master is None:
+        if master is None:  # before the first step
             return exact
+
+        # An entry that is not the master's, rounded, was set by the user.
+        xp = namespace(exact)
         same = half.rounded(master, p.dtype) == p.data
-        return namespace(exact).where(same, master, exact)
+        return xp.where(same, master, exact)
 
     def zero_grad(self) -> None:
         """Set the gradients to None."""
@@ -106,58 +139,88 @@ class Optimiser:
 
         The settings are not included.
         """
-        return {
-            f"{k}.{name}": backend.to_numpy(backend.asarray(x)).copy()
-            for k, p in enumerate(self.parameters)
-            for name, x in (self._states[p] | self._master_of(p)).items()
-        }
+        found: dict[str, HostArray] = {}
+        for k, p in enumerate(self.parameters):
+            state = dict(self._states[p])
+            if backend.is_half(p.data):
+                state["master"] = self._master(p)
 
-    def _master_of(self, p: Tensor) -> State:
-        return {"master": self._master(p)} if backend.is_half(p.data) else {}
+            # A counter becomes an array without axes, so that all entries can be stored alike.
+            for name, x in state.items():
+                array = backend.to_numpy(backend.asarray(x))
+                found[f"{k}.{name}"] = array.copy()  # to_numpy may return x itself
+        return found
 
     def set_state(self, arrays: Mapping[str, Any]) -> None:
         """Continue from the state that `state` returned.
 
-        Raises ValueError, naming all of them and changing nothing, for entries that are missing,
-        extra, or of another shape or dtype.
+        Raises ValueError if entries are missing, extra, or of another shape or dtype. The message
+        names all of them, and the optimiser is not changed.
         """
-        wanted, given = ({n: _kind(x) for n, x in s.items()} for s in (self.state(), arrays))
-        wrong = [f"{name} is missing" for name in wanted if name not in given]
-        wrong += [f"{name} is extra" for name in given if name not in wanted]
-        wrong += [
-            f"{name} is {given[name]}, but must be {wanted[name]}"
-            for name in wanted
-            if given.get(name, wanted[name]) != wanted[name]
-        ]
+        wrong = self._misfits(arrays)
         if wrong:
             raise ValueError("the state does not fit the optimiser: " + "; ".join(wrong))
+
         for k, p in enumerate(self.parameters):
-            for name, old in self._states[p].items():
+            state = self._states[p]
+            for name, old in state.items():
                 new = arrays[f"{k}.{name}"]
-                counter = isinstance(old, int)
-                self._states[p][name] = int(new) if counter else backend.like(new, p.data)
+                if isinstance(old, int):  # a counter
+                    state[name] = int(new)
+                else:
+                    state[name] = backend.like(new, p.data)  # on the device of p
             if backend.is_half(p.data):
                 self._masters[p] = backend.like(arrays[f"{k}.master"], p.data)
 
+    def _misfits(self, arrays: Mapping[str, Any]) -> list[str]:
+        """What is wrong with arrays as the state of this optimiser, a phrase for each entry."""
+        wanted = {name: _kind(x) for name, x in self.state().items()}
+        given = {name: _kind(x) for name, x in arrays.items()}
+        missing = [f"{name} is missing" for name in wanted if name not in given]
+        extra = [f"{name} is extra" for name in given if name not in wanted]
+        others = [
+            f"{name} is {given[name]}, but must be {kind}"
+            for name, kind in wanted.items()
+            if name in given and given[name] != kind
+        ]
+        return missing + extra + others
+
 
 def _groups(parameters: Parameters, known: set[str]) -> list[dict[str, Any]]:
-    """Groups, each with a list of its parameters. Raises TypeError and ValueError."""
-    if isinstance(parameters, Tensor | Module):
-        fix = "model.parameters()" if isinstance(parameters, Module) else "[tensor]"
-        raise TypeError(f"parameters is a list of Tensors: write {fix}")
-    items: list[Any] = list(parameters)
-    groups = items if items and isinstance(items[0], dict) else [{"params": items}]
+    """Groups, each with a list of its parameters: a single group if parameters are Tensors.
+
+    known  the settings that a group may have
+
+    Raises TypeError for what is no list of Tensors or groups and for unknown settings, ValueError
+    for a parameter in two groups.
+    """
+    if isinstance(parameters, Module):
+        raise TypeError("parameters is a list of Tensors: write model.parameters()")
+    if isinstance(parameters, Tensor):
+        raise TypeError("parameters is a list of Tensors: write [tensor]")
+
+    # Tensors alone are a group without settings.
+    groups: list[Any] = list(parameters)
+    if not groups or not isinstance(groups[0], dict):
+        groups = [{"params": groups}]
+
     seen: set[Tensor] = set()
     made = []
     for group in groups:
-        if unknown := group.keys() - known - {"params"}:
+        unknown = group.keys() - known - {"params"}
+        if unknown:
             raise TypeError(
                 f"a group has no setting {', '.join(sorted(unknown))}: "
                 f"there are {', '.join(sorted(known))}"
             )
-        params = list(dict.fromkeys(group["params"]))  # a tied parameter is updated once
-        if wrong := [p for p in params if not isinstance(p, Tensor)]:
-            raise TypeError(f"parameters must be Tensors, not {backend.described(wrong[0])}")
+
+        # Without repetitions: a tied parameter is updated once.
+        params = list(dict.fromkeys(group["params"]))
+        for p in params:
+            if not isinstance(p, Tensor):
+                raise TypeError(f"parameters must be Tensors, not {backend.described(p)}")
+
+        # Two groups would update a parameter twice in one step.
         if not seen.isdisjoint(params):
             raise ValueError("a parameter is in two groups: each may be in one only")
         seen.update(params)
@@ -171,12 +234,13 @@ memory for their old values, which are freed only after the update."""
 
 
 def _in_steps(params: list[Tensor]) -> list[list[Tensor]]:
-    """Lists of parameters that are updated together: a single list on CuPy, where few kernels
-    update them all."""
+    """Lists of parameters that are updated together."""
+    # On a GPU, few kernels update all parameters at once.
     if params and backend.on_cupy(params[0].data):
         return [params]
+
     steps: list[list[Tensor]] = []
-    entries = _TOGETHER
+    entries = _TOGETHER  # as if a list were full: the first parameter begins a new one
     for p in params:
         size = math.prod(p.shape)
         if entries + size > _TOGETHER:
@@ -188,7 +252,10 @@ def _in_steps(params: list[Tensor]) -> list[list[Tensor]]:
 
 
 def _kind(x: Any) -> str:
-    return f"{x.dtype} {tuple(x.shape)}" if backend.is_array(x) else backend.described(x)
+    """The dtype and the shape of an array; what it is, for anything else."""
+    if not backend.is_array(x):
+        return backend.described(x)
+    return f"{x.dtype} {tuple(x.shape)}"
 
 
 class SGD(Optimiser):
@@ -202,29 +269,44 @@ class SGD(Optimiser):
     """
 
     def __init__(
-        self, parameters: Parameters, lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0
+        self,
+        parameters: Parameters,
+        lr: float,
+        *,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay)
 
     def start(self, p: Array) -> State:
+        # A product with 0 has the dtype and the device of p.
         return {"b": 0.0 * p}
 
-    def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+    def update(
+        self,
+        p: Array,
+        g: Array,
+        state: State,
+        settings: Mapping[str, Any],
+    ) -> Array:
+        # The decay is the gradient of ½ weight_decay · Σ p².
         g = g + settings["weight_decay"] * p
-        state["b"] = settings["momentum"] * state["b"] + g
-        return p - settings["lr"] * state["b"]
+        b = settings["momentum"] * state["b"] + g
+        state["b"] = b
+        return p - settings["lr"] * b
 
 
 class Adam(Optimiser):
-    """Adam: without decay, a positive factor on all gradients hardly changes a step, unless they
-    are near eps or their squares overflow.
+    """Adam: the mean of recent gradients, divided by their typical size.
 
         g ← g + weight_decay · p
         m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
         p ← p − lr · m̂ / (√v̂ + eps),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
 
-    t counts the steps of each parameter. The other arguments are those of `Optimiser`. The decay
-    passes through m and v: see `AdamW`. Source: Kingma and Ba, "Adam" (2015), algorithm 1.
+    t counts the steps of each parameter. Without decay, a positive factor on all gradients hardly
+    changes a step, unless they are near eps or their squares overflow. The decay passes through m
+    and v: see `AdamW`. The other arguments are those of `Optimiser`.
+    Source: Kingma and Ba, "Adam" (2015), algorithm 1.
     """
 
     def __init__(
@@ -237,25 +319,41 @@ class Adam(Optimiser):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        self._size = sum(math.prod(p.shape) for p in self.parameters)
+        self._size = sum(math.prod(p.shape) for p in self.parameters)  # of the model, in entries
 
     def start(self, p: Array) -> State:
+        # m̂ and v̂ correct for the zeros at the start.
         return {"t": 0, "m": 0.0 * p, "v": 0.0 * p}
 
-    def update(self, p: Array, g: Array, state: State, settings: Mapping[str, Any]) -> Array:
+    def update(
+        self,
+        p: Array,
+        g: Array,
+        state: State,
+        settings: Mapping[str, Any],
+    ) -> Array:
         (p,) = self._updated([p], [g], [state], settings)
         return p
 
     def _update_all(
-        self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
+        self,
+        ps: list[Array],
+        gs: list[Array],
+        states: list[State],
+        settings: Mapping[str, Any],
     ) -> list[Array]:
         return self._updated(ps, gs, states, settings)
 
     def _updated(
-        self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
+        self,
+        ps: list[Array],
+        gs: list[Array],
+        states: list[State],
+        settings: Mapping[str, Any],
     ) -> list[Array]:
         """What `update` and `_update_all` do in this class."""
-        if settings["weight_decay"]:  # an L2 penalty, which is part of the gradient
+        # The decay is the gradient of ½ weight_decay · Σ p², and part of g.
+        if settings["weight_decay"]:
             gs = [g + settings["weight_decay"] * p for p, g in zip(ps, gs, strict=True)]
         return self._moved(ps, gs, states, settings, decay=1.0)
 
@@ -272,22 +370,26 @@ class Adam(Optimiser):
         alike: dict[Any, list[int]] = {}
         for k, p in enumerate(ps):
             states[k]["t"] += 1
-            alike.setdefault((backend.place(p), p.dtype, states[k]["t"]), []).append(k)
+            key = backend.place(p), p.dtype, states[k]["t"]
+            alike.setdefault(key, []).append(k)
 
-        news = list(ps)
+        news = list(ps)  # each entry is replaced below
         beta1, beta2 = settings["betas"]
         for ((kind, _), _, t), members in alike.items():
-            correction = math.sqrt(1 - beta2**t)  # of √v̂, taken out of the division of arrays
+            # With c = √(1 − β₂ᵗ), m̂ / (√v̂ + eps) is c m̂ / (√v + c eps): only numbers are corrected.
+            correction = math.sqrt(1 - beta2**t)  # c
             rate = settings["lr"] * correction / (1 - beta1**t)
-            numbers = (beta1, beta2), decay, rate, settings["eps"] * correction
+            eps = settings["eps"] * correction
+            numbers = (beta1, beta2), decay, rate, eps
 
+            # A kernel reads and writes each array once. On the host, small models use none.
             given = [(ps[k], gs[k], states[k]["m"], states[k]["v"]) for k in members]
             if kind is HostArray:
                 fast = kernel("adamw", self._size)
             else:
                 fast = device_kernel("adamw", ps[members[0]])
             moved = fast(given, *numbers) if fast else None
-            if moved is None:
+            if moved is None:  # no kernel, or it declined
                 moved = [_adamw(*arrays, *numbers) for arrays in given]
             for k, (new, m, v) in zip(members, moved, strict=True):
                 news[k] = new
@@ -297,7 +399,14 @@ class Adam(Optimiser):
 
 
 def _adamw(
-    p: Array, g: Array, m: Array, v: Array, betas: Any, decay: float, rate: float, eps: float
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
+    betas: Any,
+    decay: float,
+    rate: float,
+    eps: float,
 ) -> tuple[Array, Array, Array]:
     """The next p, m and v, where rate and eps already contain the corrections of m̂ and v̂:
 
@@ -306,7 +415,9 @@ def _adamw(
     beta1, beta2 = betas
     m = (1 - beta1) * g + beta1 * m
     v = (1 - beta2) * (g * g) + beta2 * v
-    return decay * p - rate * (m / (namespace(v).sqrt(v) + eps)), m, v
+    size = namespace(v).sqrt(v) + eps
+    step = rate * (m / size)
+    return decay * p - step, m, v
 
 
 class AdamW(Adam):
@@ -332,7 +443,11 @@ class AdamW(Adam):
         super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def _updated(
-        self, ps: list[Array], gs: list[Array], states: list[State], settings: Mapping[str, Any]
+        self,
+        ps: list[Array],
+        gs: list[Array],
+        states: list[State],
+        settings: Mapping[str, Any],
     ) -> list[Array]:
         # The decay is not part of the gradient, so m and v do not contain it.
         decay = 1 - settings["lr"] * settings["weight_decay"]
@@ -346,8 +461,8 @@ def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
     biases do not, except b_qk of the bilinear form, which has two axes.
     Source: nanoGPT, `configure_optimizers`.
     """
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
+    matrices = [p for p in model.parameters() if p.ndim >= 2]  # of linear maps, embeddings
+    vectors = [p for p in model.parameters() if p.ndim < 2]  # biases, weights of norms
     return [
         {"params": matrices, "weight_decay": weight_decay},
         {"params": vectors, "weight_decay": 0.0},
@@ -368,18 +483,24 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: Any = No
     Source: Pascanu et al., "On the difficulty of training recurrent neural networks" (2013).
     """
     given = [p for p in parameters if p.grad is not None]
-    gradients = [half.widened(p.grad) for p in given]
-    square = _square_of_norm(gradients)
-    square = square if comm is None else comm.all_reduce(square)
+    gradients = [half.widened(p.grad) for p in given]  # float32 if p has 16 bits
+    square = _square_of_norm(gradients)  # ()
+
+    # Every rank holds a part of the vector, and all scale by the same factor.
+    if comm is not None:
+        square = comm.all_reduce(square)
+
     if backend.on_host(square):
         norm = math.sqrt(float(square))
         if norm + 1e-6 <= max_norm:
-            return norm
+            return norm  # the gradients stay as they are, without a copy
         scale = max_norm / (norm + 1e-6)
         scaled = [g * scale for g in gradients]
     else:
         norm, scaled = _clipped(gradients, square, max_norm)
+
     for p, g in zip(given, scaled, strict=True):
+        # A gradient has the dtype of its parameter.
         p.grad = half.rounded(g, p.dtype) if backend.is_half(p.data) else g
     return norm
 
@@ -390,8 +511,11 @@ def _square_of_norm(gradients: list[Array]) -> Array:
         square = fast(gradients)
         if square is not None:
             return square
+
+    # A product of a vector with itself makes no array of squares.
     flat = [namespace(g).reshape(g, (-1,)) for g in gradients]
-    return backend.asarray(sum(namespace(g).vecdot(g, g) for g in flat))
+    squares = [namespace(g).vecdot(g, g) for g in flat]  # () each
+    return backend.asarray(sum(squares))
 
 
 def _clipped(gradients: list[Array], square: Array, max_norm: float) -> tuple[Array, list[Array]]:
@@ -403,8 +527,9 @@ def _clipped(gradients: list[Array], square: Array, max_norm: float) -> tuple[Ar
         clipped = fast(gradients, square, max_norm)
         if clipped is not None:
             return clipped
-    norm = namespace(square).sqrt(square)
-    scale = backend.clip(max_norm / (norm + 1e-6), high=1.0)
+
+    norm = namespace(square).sqrt(square)  # ()
+    scale = backend.clip(max_norm / (norm + 1e-6), high=1.0)  # ()
     return norm, [g * scale for g in gradients]
 
 
@@ -417,13 +542,15 @@ def warmup_cosine(step: int, *, steps: int, warmup: int, lr: float, min_lr: floa
 
     Source: nanoGPT, `get_lr`.
     """
+    # With + 1, the first step is not 0.
     if step < warmup:
         return lr * (step + 1) / (warmup + 1)
     if step >= steps:
         return min_lr
-    return min_lr + 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) * (
-        lr - min_lr
-    )
+
+    angle = math.pi * (step - warmup) / (steps - warmup)  # from 0 to π
+    factor = 0.5 * (1 + math.cos(angle))  # from 1 to 0
+    return min_lr + factor * (lr - min_lr)
 
 
 @functools.cache
@@ -434,4 +561,4 @@ def _keep_freed_memory() -> None:
     a fifth of the time of a small GPT's step. Its threshold becomes twice the size of the
     largest piece freed so far of at most 32 MiB; this piece is never written to and costs nothing.
     """
-    bytes(2**25 - 2**16)
+    bytes(2**25 - 2**16)  # a little less than 32 MiB, with its header

@@ -104,6 +104,8 @@ def project_self(
     )
     ws = w_q, w_k, w_v
     bs = b_q, b_k, b_v
+
+    # One call for all three maps, whose gradients of x it adds up.
     (q, k, v), pull = linear_maps(x, ws, bs, wanted=groups)
     heads = (
         split_heads(q, num_heads),  # (…, H, T, D)
@@ -144,6 +146,8 @@ def project_fused(
     """
     groups = WantedOfMaps(wanted.x, (wanted.w,), (wanted.b,))
     (y,), pull = linear_maps(x, (w,), (b,), wanted=groups)  # (…, T, (H + G)·D + G·Dv)
+
+    # Columns first become roles, then heads: a head lies within one role.
     q, k, v = of_roles(y, num_heads, num_kv_heads, head_dim)
     shapes = q.shape, k.shape, v.shape
     heads = (
