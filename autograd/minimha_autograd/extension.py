@@ -11,7 +11,8 @@ imported at the first call, so a room that a program never needs costs it no tim
 
     providers["engine.check:explain"] = "package.diagnosis:explain"
 
-An object may have extension points of its own. Another function takes over for good or for a block:
+`ExtensionPoint` alone makes a point without such a list, which an object may have, too. Another
+function takes over for good or for a block:
 
     layer.combine = ExtensionPoint(linear)
 
@@ -46,6 +47,7 @@ class ExtensionPoint:
 
     def __init__(self, default: Callable[..., Any]) -> None:
         self.default = default
+        self.__doc__ = default.__doc__
         self.function = default
         self._functions = [default]  # what is provided, then a function for each open block
 
@@ -91,5 +93,4 @@ def extension_point(default: Callable[..., Any]) -> ExtensionPoint:
         return function(*args, **kwargs)
 
     point.provide(first_call)
-    point.__doc__ = default.__doc__
     return point

@@ -11,6 +11,7 @@ from typing import Any
 
 from minimha_autograd import Pullback, Tensor, backend, operation
 from minimha_autograd.backend import Array
+from minimha_autograd.extension import ExtensionPoint
 
 from . import browser
 from .communicator import TIMEOUT, CommunicationError, Communicator
@@ -31,16 +32,19 @@ def run(
 
     The results and the error do not depend on which thread runs first.
     """
-    if instead:
-        return instead(lambda *of_rank: function(_Posting(*of_rank), *args), ranks)
+    results = run_elsewhere(lambda *of_rank: function(_Posting(*of_rank), *args), ranks)
+    if results is not None:
+        return results
     return _World(ranks, timeout).run(function, [args] * ranks)
 
 
-instead: Callable[..., list[Any]] | None = None
-"""What runs the ranks instead: homework watches them by instead(function, ranks).
+@ExtensionPoint
+def run_elsewhere(function: Callable[..., Any], ranks: int) -> list[Any] | None:
+    """Run the ranks in another way: homework watches them like this.
 
-function(rank, size, post, take) runs a rank, which sends by post(x, to, text) and receives by
-take(source, text). Returns the results of all ranks."""
+    function(rank, size, post, take) runs a rank, which sends by post(x, to, text) and receives by
+    take(source, text). Returns the results of all ranks, or None to run them in threads."""
+    return None
 
 
 def across(function: Callable[..., Any], ranks: int) -> Any:

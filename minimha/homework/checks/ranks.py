@@ -96,14 +96,12 @@ def _alone(
                 raise RuntimeError(f"{size} ranks were started, not {ranks}")
             return [function(rank, ranks, post, take)] * ranks
 
-        threads.instead = run_this_rank
         try:
-            result = program(world, rank)
+            with threads.run_elsewhere.replaced_by(run_this_rank):
+                result = program(world, rank)
         except Exception:
             if not waiting:
                 raise
-        finally:
-            threads.instead = None
         if waiting:
             raise waiting[0]
         return result

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from minimha_autograd.extension import ExtensionPoint
+
 Mail = defaultdict[tuple[int, int], list[tuple[str, np.ndarray]]]
 """All texts and arrays that one rank has sent to another."""
 
@@ -35,10 +37,9 @@ def parts(length: int, size: int) -> list[slice]:
 
 def run(function: Callable[..., Any], ranks: int, *args: Any, timeout: float = 300.0) -> list[Any]:
     """As in `minimha.parallel`."""
-    if instead:
-        found = instead(lambda *of_rank: function(_Communicator(*of_rank), *args), ranks)
-        if found is not None:
-            return found
+    results = run_elsewhere(lambda *of_rank: function(_Communicator(*of_rank), *args), ranks)
+    if results is not None:
+        return results
     world = _World(ranks)
     while world.living:
         before = world.state()
@@ -58,8 +59,10 @@ def run(function: Callable[..., Any], ranks: int, *args: Any, timeout: float = 3
     return world.outcome()
 
 
-instead: Callable[..., Any] | None = None
-"""As in `minimha.parallel.threads`; it may return None, and the ranks run here."""
+@ExtensionPoint
+def run_elsewhere(function: Callable[..., Any], ranks: int) -> list[Any] | None:
+    """As in `minimha.parallel.threads`; if it returns None, the ranks take turns."""
+    return None
 
 
 class _World:

@@ -27,6 +27,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from minimha_autograd.extension import ExtensionPoint
+
 float16, float32, float64, int32, int64, uint32, bool_ = (
     np.float16, np.float32, np.float64, np.int32, np.int64, np.uint32, np.bool_,
 )  # fmt: skip
@@ -43,12 +45,15 @@ _now: Any = types.SimpleNamespace(largest=np.inf)
 """The launch in progress: the block that runs, which blocks loaded and stored what, and the most
 entries of a tile."""
 
-instead: Callable[..., Any] | None = None
-"""What runs the blocks of a launch instead: homework watches kernels by instead(grid, arrays, run).
 
-run(block, functions, largest) runs a block; the functions are the load and the store of each array,
-and no tile may have more entries than the largest. Returns the arrays that were changed as pairs
-[k, array], or None to leave the launch to this module."""
+@ExtensionPoint
+def run_elsewhere(grid: Any, arrays: list[np.ndarray], run: Callable[..., None]) -> Any:
+    """Run the blocks of a launch in another way: homework watches kernels like this.
+
+    run(block, functions, largest) runs a block; the functions are the load and the store of each
+    array, and no tile may have more entries than the largest. Returns the arrays that were changed
+    as pairs [k, array], or None to leave the launch to this module."""
+    return None
 
 
 class Constant:
@@ -242,7 +247,7 @@ def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any) -> None:
     run, memories = _prepared(grid, kernel, kernel_args)
     arrays = [memory.entries for memory in memories]
     try:
-        changed = instead(grid, arrays, run) if instead else None
+        changed = run_elsewhere(grid, arrays, run)
     finally:
         _now.largest = np.inf
     if changed is None:

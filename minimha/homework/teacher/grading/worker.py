@@ -1,7 +1,8 @@
 """The processes that run submissions, and may do little except answer calls.
 
-Started as a program, this file imports the standard library, NumPy, and four files of minimha:
-`numpy_tile`, which runs kernels for GPUs on NumPy, `ranks_in_turn`, `forward_calls` and `nested`.
+Started as a program, this file imports the standard library, NumPy, and five files of minimha:
+`numpy_tile`, which runs kernels for GPUs on NumPy, `ranks_in_turn`, `forward_calls`, `nested`, and
+the engine's `extension`.
 It never imports minimha. Then it waits for requests, and forks one confined process for each
 submission; that saves the imports.
 """
@@ -30,7 +31,8 @@ _KNOWN = """
 _REFUSED = "ctypes", "_ctypes", "ctypes._endian", "socket", "_socket", "signal"
 """What the process imports, but a submission may not."""
 _NESTED = "minimha.homework.checks.nested"
-_OUR_OWN = "connection", "system_calls", _NESTED
+_EXTENSION = "minimha_autograd.extension"
+_OUR_OWN = "connection", "system_calls", _NESTED, _EXTENSION
 """Modules of the grader: a student may have some of these names."""
 _IN_PART = "minimha.kernels", "minimha.parallel"
 """Modules of which a submission has only some names."""
@@ -53,12 +55,20 @@ _UNREPORTED = """
 def load_minimha() -> None:
     """Make `minimha.kernels.numpy_tile` and what homework needs of `minimha.parallel` importable,
     without the rest of the package."""
+    _loaded(_EXTENSION, f"{_engine()}/extension.py")
     kernels: Any = types.ModuleType("minimha.kernels")
     kernels.numpy_tile = _loaded("numpy_tile", "../../../kernels/gpu/numpy_tile.py")
     sys.modules |= {"minimha.kernels": kernels}
     _loaded("minimha.parallel", "../../checks/ranks_in_turn.py")
     _loaded("forward_calls", "../../checks/forward_calls.py")
     _loaded(_NESTED, "../../checks/nested.py")
+
+
+def _engine() -> str:
+    """The folder of minimha_autograd: beside minimha, or in a folder of its own in a clone."""
+    beside, in_a_clone = "../../../../minimha_autograd", "../../../../autograd/minimha_autograd"
+    installed = os.path.isdir(os.path.join(os.path.dirname(__file__), beside))
+    return beside if installed else in_a_clone
 
 
 def _loaded(name: str, file: str) -> types.ModuleType:
@@ -204,8 +214,8 @@ def serve(line: int) -> None:
     connection.give(load)
     tiles: Any = sys.modules["minimha.kernels"].numpy_tile
     ranks: Any = sys.modules["minimha.parallel"]
-    tiles.instead = lambda *launch: connection.call(connection.LAUNCH, launch, {})
-    ranks.instead = lambda *run: connection.call(connection.RUN, run, {})
+    tiles.run_elsewhere.provide(lambda *launch: connection.call(connection.LAUNCH, launch, {}))
+    ranks.run_elsewhere.provide(lambda *run: connection.call(connection.RUN, run, {}))
     for module in ("random", "numpy.random"):  # the same random numbers in each run
         sys.modules[module].seed(0)
     system_calls.confine()

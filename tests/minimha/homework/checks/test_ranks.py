@@ -29,7 +29,7 @@ def messages(on_rank, size=3, started=None):
             yours, lambda f, xs: f(xs), worlds, ranks.of_rank, expected, rng, "xs"
         )
     finally:
-        assert threads.instead is None
+        assert threads.run_elsewhere.function is threads.run_elsewhere.default
 
 
 def in_a_ring(comm, xs):

@@ -69,7 +69,7 @@ def test_answers_to_the_chapter_pass_or_fail_as_in_threads(task, monkeypatch):
     answers = [answer for answer in (*RIGHT, *WRONG) if answer.task == task.name]
     assert len(answers) > 5
     monkeypatch.setattr(parallel, "run", turns.run)
-    monkeypatch.setattr(turns, "instead", lambda *run: threads.instead and threads.instead(*run))
+    monkeypatch.setattr(turns, "run_elsewhere", threads.run_elsewhere)
     for answer in answers:
         outcomes = {v.outcome for v in answer.verdicts()}
         assert (outcomes == {PASSED}) == (not answer.mistake), answer

@@ -7,7 +7,7 @@ import numpy as np
 def tiled_product(x, y, m, n, k):
     from minimha.kernels import numpy_tile as ct
 
-    ct.instead = None
+    ct.run_elsewhere = lambda *_: None
     ct.load = lambda array, *_, **__: array.entries
     out = np.zeros((x.shape[0], y.shape[1]))
 
