@@ -66,8 +66,8 @@ def groups(step: Step) -> Iterator[Mistake]:
         yield "groups-interleaved", in_turn, text
 
 
-def softmax(step: Step) -> Iterator[Mistake]:
-    """dx = y · (dy − Σ dy · y), and the forms that known mistakes give it."""
+def wrong_softmax(step: Step) -> Iterator[Mistake]:
+    """The forms that known mistakes give to dx = y · (dy − Σ dy · y)."""
     if not step.keeps_shape:
         return
     y, dy, x = step.output, step.dy, step.value

@@ -49,12 +49,12 @@ class WrongGradient(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """The names of the nodes at fault, the last made first, and the findings at each. The cause,
+    """The names of the nodes at fault, the last made first, and what is wrong at each. The cause,
     text and chapter are those of the first. `facts` is the message without any guess."""
 
     nodes: tuple[str, ...]
     cause: str
     text: str
     chapter: str
-    findings: tuple[WrongGradient, ...]
+    wrong_gradients: tuple[WrongGradient, ...]
     facts: str = ""

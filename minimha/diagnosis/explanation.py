@@ -16,7 +16,7 @@ from .trace import Trace
 
 RECOGNISERS: tuple[Callable[[Step], Iterator[Mistake]], ...] = (
     arithmetic.counted, arithmetic.uses, arithmetic.nothing,
-    attention.scale, attention.groups, attention.softmax, attention.untapped_softmax,
+    attention.scale, attention.groups, attention.wrong_softmax, attention.untapped_softmax,
     attention.dropout, attention.mask, layers.rope, layers.norm, layers.gain,
     attention.parts_exchanged, layers.target, layers.embedding,
     arithmetic.constant_ratio, arithmetic.reordered, arithmetic.another_input,
@@ -42,20 +42,20 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
     trace = Trace(failed)
     diagnosis = diagnosis_of(trace)
     facts = lines = [failed.headline()]
-    guesses = [f for f in diagnosis.findings if f.cause != UNEXPLAINED]
-    shown = guesses or list(diagnosis.findings[:1])
-    for finding in shown:
-        name, target = finding.node, trace.targets[finding.node]
+    guesses = [wrong for wrong in diagnosis.wrong_gradients if wrong.cause != UNEXPLAINED]
+    shown = guesses or list(diagnosis.wrong_gradients[:1])
+    for wrong in shown:
+        name, target = wrong.node, trace.targets[wrong.node]
         axes = failed.axes.get(name) or AXES.get((name, target.x.ndim))
         added = failed.facts(target, trace.comparison(name), axes)
-        if finding.after and trace.located:
-            added.append(labelled("located", _location(trace, finding)))
-        guess = [labelled("looks like", finding.text)]
-        if finding.chapter:
-            guess.append(labelled("read", f"chapter {finding.chapter}"))
+        if wrong.after and trace.located:
+            added.append(labelled("located", _location(trace, wrong)))
+        guess = [labelled("looks like", wrong.text)]
+        if wrong.chapter:
+            guess.append(labelled("read", f"chapter {wrong.chapter}"))
         facts, lines = [*facts, *added], [*lines, *added, *guess]
     diagnosis = diagnosis._replace(facts="\n".join(facts))
-    if rest := [f.node for f in diagnosis.findings if f not in shown]:
+    if rest := [wrong.node for wrong in diagnosis.wrong_gradients if wrong not in shown]:
         lines.append(f"Also wrong, and not explained: {listed(rest)}")
     advice = _advice(trace, diagnosis)
     lines += [textwrap.fill(line, 80, break_on_hyphens=False) for line in advice]
@@ -64,20 +64,21 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
 
 def diagnosis_of(trace: Trace) -> Diagnosis:
     """The nodes at fault and what each fault looks like."""
-    findings = []
+    found = []
     for name in trace.culprits:
         after = tuple(trace.consumers(name)) if trace.located else ()
         cause = arithmetic.before_comparing(trace, name) or _guess(trace, name)
-        findings.append(WrongGradient(name, after, *cause, _chapter(trace, cause)))
-    nodes, first = tuple(finding.node for finding in findings), findings[0]
-    return Diagnosis(nodes, first.cause, first.text, first.chapter, tuple(findings))
+        found.append(WrongGradient(name, after, *cause, _chapter(trace, cause)))
+    nodes = tuple(wrong.node for wrong in found)
+    first = found[0]
+    return Diagnosis(nodes, first.cause, first.text, first.chapter, tuple(found))
 
 
 def _kink(failed: FailedCheck) -> Diagnosis:
     """The diagnosis where the gradient is wrong at a kink alone: no formula is at fault."""
     text, chapter = "\n".join(failed.kink()), CHAPTERS["kink"]
-    findings = tuple(WrongGradient(name, (), "kink", text, chapter) for name in failed.wrong)
-    return Diagnosis(tuple(failed.wrong), "kink", text, chapter, findings, failed.message())
+    found = tuple(WrongGradient(name, (), "kink", text, chapter) for name in failed.wrong)
+    return Diagnosis(tuple(failed.wrong), "kink", text, chapter, found, failed.message())
 
 
 def _chapter(trace: Trace, cause: Cause) -> str:

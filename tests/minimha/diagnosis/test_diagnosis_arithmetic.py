@@ -136,7 +136,7 @@ def test_a_node_that_is_only_rounded_anew_is_not_taken_for_moved(rng):
 
     error = found(f, rng.standard_normal((3, 4)), rng.standard_normal((4, 5)))
     assert blames_w(error)
-    assert error.diagnosis.findings[0].after == ("right",)
+    assert error.diagnosis.wrong_gradients[0].after == ("right",)
 
 
 @pytest.mark.parametrize("hidden", [
@@ -160,7 +160,7 @@ def test_a_score_moves_beside_masked_scores_of_any_size(hidden, rng):
 
     error = found(f, rng.standard_normal((5, 4)), rng.standard_normal((5, 4)))
     assert (error.diagnosis.nodes, error.diagnosis.cause) == (("raw",), "factor")
-    assert error.diagnosis.findings[0].after == ("scores",)
+    assert error.diagnosis.wrong_gradients[0].after == ("scores",)
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ def test_a_missing_gradient_is_not_called_right(rng):
         return value, lambda dy: (pullback(dy)[0], {"double": pullback(dy)[1]["double"]})
 
     x = rng.standard_normal((3, 4))
-    assert found(f, x).diagnosis.findings[0].after == ("sine",)
-    assert found(untold, x).diagnosis.findings[0].after == ("the result",)
+    assert found(f, x).diagnosis.wrong_gradients[0].after == ("sine",)
+    assert found(untold, x).diagnosis.wrong_gradients[0].after == ("the result",)
 
 
 def test_a_consumer_of_many_entries_does_not_crash(rng):

@@ -57,7 +57,7 @@ def test_a_gradient_check_across_ranks_names_the_mistake(name, ranks):
         return
     with pytest.raises(mh.GradcheckError) as caught:
         mh.gradcheck(joint, *arrays)
-    assert {finding.cause for finding in caught.value.diagnosis.findings} == {cause}
+    assert {wrong.cause for wrong in caught.value.diagnosis.wrong_gradients} == {cause}
     assert "the gradient of w_of_rank_1 is wrong" in str(caught.value).replace("The", "the")
     said = " ".join(str(caught.value).split())
     assert (f"counted once per rank: it is {ranks} times" in said) == (cause == "counted-per-rank")
