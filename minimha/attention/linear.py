@@ -2,14 +2,14 @@
 
 Both go through their positions in steps, `position` or `chunk`: from the state before some
 positions, a step computes the outputs of these positions and the state after them. `position` takes
-one position by the recurrence, `chunk` takes any number by products of matrices. Their arrays are
-query, key, value, beta, log_decay and state; beta is None for linear attention.
+one position by the recurrence, `chunk` takes any number by products of matrices. For both, beta is
+None in linear attention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 from minimha_autograd import Pullback, operation
 from minimha_autograd.backend import Array, namespace
@@ -20,6 +20,18 @@ from ..functional.masked_products import products, sums_over_keys, sums_over_que
 from ..masks.kinds import broadcasts
 
 Result = tuple[tuple[Array, Array], Pullback]
+"""out (…, T, Dv) and the state after it (…, D, Dv), and their pullback."""
+
+
+class Gradients(NamedTuple):
+    """The gradients of the six arrays of a step."""
+
+    query: Array  # (…, T, D)
+    key: Array  # (…, T, D)
+    value: Array  # (…, T, Dv)
+    beta: Array | None  # (…, T)
+    log_decay: Array  # (…, T)
+    state: Array  # (…, D, Dv)
 
 
 @operation
@@ -65,11 +77,11 @@ def linear_attention(
     al., "Retentive Network" (2023) and Yang et al., "Gated Linear Attention Transformers with
     Hardware-Efficient Training" (2023).
     """
-    values, pull = _computed(query, key, value, None, log_decay, state, form=form, chunk=chunk)
+    values, pull = _computed(query, key, value, None, log_decay, state, form, chunk)
 
-    def pullback(*cotangents: Array | None) -> tuple[Array | None, ...]:
-        dquery, dkey, dvalue, _, dlog_decay, dstate = pull(*cotangents)
-        return dquery, dkey, dvalue, dlog_decay, dstate
+    def pullback(dout: Array | None, dstate: Array | None) -> tuple[Array | None, ...]:
+        dquery, dkey, dvalue, _, dlog_decay, dbefore = pull(dout, dstate)
+        return dquery, dkey, dvalue, dlog_decay, dbefore
 
     return values, pullback
 
@@ -110,30 +122,44 @@ def gated_delta_rule(
     this one; in chunks, Yang et al., "Parallelizing Linear Transformers with the Delta Rule over
     Sequence Length" (2024).
     """
-    return _computed(query, key, value, beta, log_decay, state, form=form, chunk=chunk)
+    return _computed(query, key, value, beta, log_decay, state, form, chunk)
 
 
-def _computed(*arrays: Any, form: str, chunk: int) -> Result:
+def _computed(
+    query: Array,
+    key: Array,
+    value: Array,
+    beta: Array | None,
+    log_decay: Array | None,
+    state: Array | None,
+    form: str,
+    chunk: int,
+) -> Result:
     """The values and the pullback to the six arrays, after their checks."""
-    query, key, value, beta, log_decay, state = arrays
-    rows, xp = query.shape[:-1], namespace(query)
+    rows = query.shape[:-1]  # (…, H, T)
     if not rows or key.shape != query.shape or value.shape[:-1] != rows:
         raise ValueError("query and key must be (…, H, T, D), and value (…, H, T, Dv)")
-    chunk, t = integer(chunk, "chunk", least=1), max(1, rows[-1])
-    sizes = {"recurrent": 1, "parallel": t, "chunked": min(chunk, t)}
+    chunk = integer(chunk, "chunk", least=1)
+    length = max(1, rows[-1])
+    sizes = {"recurrent": 1, "parallel": length, "chunked": min(chunk, length)}
     if form not in sizes:
         raise ValueError(f"form must be one of {', '.join(map(repr, sizes))}, not {form!r}")
-    matrix = (*rows[:-1], key.shape[-1], value.shape[-1])
-    beta = None if beta is None else _full("beta", beta, rows, query)
+
+    if beta is not None:
+        beta = _full("beta", beta, rows, query)
     log_decay = _full("log_decay", log_decay, rows, query)
-    state = _full("state", state, matrix, query)
-    values, pull = chunked(query, key, value, beta, log_decay, state, size=sizes[form])
+    state = _full("state", state, (*rows[:-1], key.shape[-1], value.shape[-1]), query)
+    (out, last), pull = chunked(query, key, value, beta, log_decay, state, size=sizes[form])
 
-    def pullback(*cotangents: Array | None) -> tuple[Array | None, ...]:
-        given = zip(cotangents, values, strict=True)
-        return pull(*(xp.zeros_like(y) if dy is None else dy for dy, y in given))
+    def pullback(dout: Array | None, dlast: Array | None) -> tuple[Array | None, ...]:
+        xp = namespace(out)
+        if dout is None:
+            dout = xp.zeros_like(out)
+        if dlast is None:
+            dlast = xp.zeros_like(last)
+        return tuple(pull(dout, dlast))
 
-    return values, pullback
+    return (out, last), pullback
 
 
 def _full(name: str, x: Array | None, shape: tuple[int, ...], like: Array) -> Array:
@@ -143,40 +169,78 @@ def _full(name: str, x: Array | None, shape: tuple[int, ...], like: Array) -> Ar
     if not broadcasts(tuple(x.shape), tuple(shape)):
         axes = "(…, H, D, Dv)" if name == "state" else "(…, H, T)"
         raise ValueError(f"{name} must broadcast to {axes}, here {tuple(shape)}")
-    return x if x.shape == shape else namespace(x).broadcast_to(x, shape)
+    if x.shape == shape:
+        return x
+    return namespace(x).broadcast_to(x, shape)
 
 
 @accelerated
-def chunked(*arrays: Any, size: int) -> Result:
+def chunked(
+    query: Array,  # (…, T, D)
+    key: Array,  # (…, T, D)
+    value: Array,  # (…, T, Dv)
+    beta: Array | None,  # (…, T)
+    log_decay: Array,  # (…, T)
+    state: Array,  # (…, D, Dv)
+    *,
+    size: int,
+) -> Result:
     """A step for every `size` positions, from the state that the one before returns.
 
     The pullback goes through the steps in reverse order, with the gradient of their states.
     """
+    xp = namespace(state)
     step = position if size == 1 else chunk
-    *rows, state = arrays
-    xp, length = namespace(state), rows[0].shape[-2]
-    outs, pulls = [rows[2][..., :0, :]], []  # of no position
+    length = query.shape[-2]
+    outs = [value[..., :0, :]]  # of no position, so that there is one for T = 0 as well
+    steps = []
     for t in range(0, length, size):
-        some = slice(t, min(length, t + size))
-        places = [(..., some, slice(None))] * 3 + [(..., some)] * 2
-        parts = [None if x is None else x[at] for x, at in zip(rows, places, strict=True)]
-        (out, state), pull = step(*parts, state)
+        now = (..., slice(t, min(length, t + size)))  # of (…, T)
+        rows = (*now, slice(None))  # of (…, T, D) and (…, T, Dv)
+        beta_now = None
+        if beta is not None:
+            beta_now = beta[now]
+        (out, state), pull = step(
+            query[rows],
+            key[rows],
+            value[rows],
+            beta_now,
+            log_decay[now],
+            state,
+        )
         outs.append(out)
-        pulls.append((places, pull))
+        steps.append((now, rows, pull))
 
-    def pullback(dout: Array, dstate: Array) -> tuple[Array | None, ...]:
-        gradients = [None if x is None else xp.zeros_like(x) for x in rows]
-        for places, pull in reversed(pulls):
-            *parts, dstate = pull(dout[places[0]], dstate)
-            for dx, at, part in zip(gradients, places, parts, strict=True):
-                if dx is not None:
-                    dx[at] = part
-        return *gradients, dstate
+    def pullback(dout: Array, dstate: Array) -> Gradients:
+        dquery = xp.zeros_like(query)
+        dkey = xp.zeros_like(key)
+        dvalue = xp.zeros_like(value)
+        dbeta = None if beta is None else xp.zeros_like(beta)
+        dlog_decay = xp.zeros_like(log_decay)
+
+        # The state after a step is used by the later ones alone, which come first here.
+        for now, rows, pull in reversed(steps):
+            of_step = pull(dout[rows], dstate)
+            dquery[rows] = of_step.query
+            dkey[rows] = of_step.key
+            dvalue[rows] = of_step.value
+            if dbeta is not None:
+                dbeta[now] = of_step.beta
+            dlog_decay[now] = of_step.log_decay
+            dstate = of_step.state
+        return Gradients(dquery, dkey, dvalue, dbeta, dlog_decay, dstate)
 
     return (xp.concat(outs, axis=-2), state), pullback
 
 
-def position(*arrays: Any) -> Result:
+def position(
+    query: Array,  # q (…, 1, D)
+    key: Array,  # k (…, 1, D)
+    value: Array,  # v (…, 1, Dv)
+    beta: Array | None,  # β (…, 1)
+    log_decay: Array,  # log α (…, 1)
+    state: Array,  # S (…, D, Dv)
+) -> Result:
     """One position, with rows q, k and v. Read the gradients from the bottom up.
 
         kept  = α S                dα = Σ dkept · S,       dS = α dkept
@@ -187,29 +251,49 @@ def position(*arrays: Any) -> Result:
 
     In linear attention, new = v.
     """
-    query, key, value, beta, log_decay, state = arrays
     xp = namespace(query)
-    alpha = xp.exp(log_decay)[..., None]
-    kept = alpha * state
-    error = None if beta is None else value - key @ kept
-    new = value if beta is None else beta[..., None] * error
-    after = kept + key.mT @ new
+    alpha = xp.exp(log_decay)[..., None]  # (…, 1, 1)
+    kept = alpha * state  # (…, D, Dv)
+    error = None
+    new = value  # (…, 1, Dv)
+    if beta is not None:
+        error = value - key @ kept  # (…, 1, Dv)
+        new = beta[..., None] * error
+    after = kept + key.mT @ new  # (…, D, Dv)
+    out = query @ after  # (…, 1, Dv)
 
-    def pullback(dout: Array, dafter: Array) -> tuple[Array | None, ...]:
-        dafter = dafter + query.mT @ dout
-        dquery, dkey, dnew, dkept = dout @ after.mT, new @ dafter.mT, key @ dafter, dafter
-        dvalue, dbeta = dnew, None
+    def pullback(dout: Array, dafter: Array) -> Gradients:
+        dquery = dout @ after.mT  # (…, 1, D)
+        dafter = dafter + query.mT @ dout  # (…, D, Dv)
+
+        dkey = new @ dafter.mT  # (…, 1, D)
+        dnew = key @ dafter  # (…, 1, Dv)
+        dkept = dafter  # (…, D, Dv)
+
+        dvalue = dnew
+        dbeta = None
         if beta is not None:
-            dvalue, dbeta = beta[..., None] * dnew, xp.sum(dnew * error, axis=-1)
+            dbeta = xp.sum(dnew * error, axis=-1)  # (…, 1)
+            dvalue = beta[..., None] * dnew  # which is derror as well
             dkey = dkey - dvalue @ kept.mT
             dkept = dkept - key.mT @ dvalue
-        dlog = xp.sum(dkept * kept, axis=(-2, -1))[..., None]
-        return dquery, dkey, dvalue, dbeta, dlog, alpha * dkept
 
-    return (query @ after, after), pullback
+        # As α = exp(log α), the gradient of log α is α dα = Σ dkept · α S.
+        dlog_decay = xp.sum(dkept * kept, axis=(-2, -1))[..., None]  # (…, 1)
+        dstate = alpha * dkept
+        return Gradients(dquery, dkey, dvalue, dbeta, dlog_decay, dstate)
+
+    return (out, after), pullback
 
 
-def chunk(*arrays: Any) -> Result:
+def chunk(
+    query: Array,  # Q (…, T, D)
+    key: Array,  # K (…, T, D)
+    value: Array,  # V (…, T, Dv)
+    beta: Array | None,  # β (…, T)
+    log_decay: Array,  # (…, T)
+    state: Array,  # S (…, D, Dv)
+) -> Result:
     """T positions at once.
 
         out   = past + weights new         by `reading` with the queries
@@ -224,41 +308,71 @@ def chunk(*arrays: Any) -> Result:
         (I + coupling · βᵀ) error = V − own
         (I + β · coupling)ᵀ r = dnew,         dV = β r,  dβ = Σ r · error
     """
-    query, key, value, beta, log_decay, state = arrays
     xp = namespace(query)
-    left = remaining(log_decay)
-    until, whole = left[..., -1, 1:, None], left[..., -1:, :1]
-    visible = xp.tril(xp.ones(left.shape[-2:-1] * 2, dtype=xp.bool, device=left.device))
-    weights, past, pull_query = reading(query, key, state, left, visible)
-    error, new = None, value
-    if beta is not None:
-        coupling, own, pull_key = reading(key, key, state, xp.tril(left), visible)
-        error = solved(coupling * beta[..., None, :], value - own)
-        new = beta[..., None] * error
-    out = past + sums_over_keys(weights, new, visible)
-    after = whole * state + (until * key).mT @ new
+    left = remaining(log_decay)  # (…, T, T + 1)
+    whole = left[..., -1:, :1]  # (…, 1, 1)
+    until = left[..., -1, 1:, None]  # (…, T, 1)
+    length = left.shape[-2]
+    visible = xp.tril(xp.ones((length, length), dtype=xp.bool, device=left.device))  # (T, T)
 
-    def pullback(dout: Array, dafter: Array) -> tuple[Array | None, ...]:
-        dnew = sums_over_queries(weights, dout, visible, key) + until * (key @ dafter)
-        dkey, dstate = until * (new @ dafter.mT), whole * dafter
+    weights, past, pull_query = reading(query, key, state, left, visible)
+    error = None
+    new = value  # (…, T, Dv)
+    if beta is not None:
+        # A position does not read what its own key writes: tril leaves out the last key.
+        earlier = xp.tril(left)
+        coupling, own, pull_key = reading(key, key, state, earlier, visible)
+        error = solved(coupling * beta[..., None, :], value - own)  # (…, T, Dv)
+        new = beta[..., None] * error
+
+    out = past + sums_over_keys(weights, new, visible)  # (…, T, Dv)
+    after = whole * state + (until * key).mT @ new  # (…, D, Dv)
+
+    def pullback(dout: Array, dafter: Array) -> Gradients:
+        # new is read by the queries and written to the state.
+        dnew = sums_over_queries(weights, dout, visible, key)  # (…, T, Dv)
+        dnew = dnew + until * (key @ dafter)
+
+        # Through after: the keys write to it, and the state before is part of it.
+        dkey = until * (new @ dafter.mT)  # (…, T, D)
+        dstate = whole * dafter  # (…, D, Dv)
+        dlog_whole = xp.sum(dstate * state, axis=(-2, -1))  # (…,)
+        dlog_until = xp.sum(dkey * key, axis=-1)  # (…, T)
+
+        # Through out: dleft (…, T, T + 1) is the gradient of log left, of which whole and until
+        # are the last row.
         dquery, dkey_read, dstate_read, dleft = pull_query(dout, new)
-        dleft[..., -1, 0] += xp.sum(dstate * state, axis=(-2, -1))
-        dleft[..., -1, 1:] += xp.sum(dkey * key, axis=-1)
-        dkey, dstate = dkey + dkey_read, dstate + dstate_read
-        dvalue, dbeta = dnew, None
+        dleft[..., -1, 0] += dlog_whole
+        dleft[..., -1, 1:] += dlog_until
+        dkey = dkey + dkey_read
+        dstate = dstate + dstate_read
+
+        dvalue = dnew
+        dbeta = None
         if beta is not None:
-            r = solved_from_the_end((beta[..., None] * coupling).mT, dnew)
-            dvalue, dbeta = beta[..., None] * r, xp.sum(r * error, axis=-1)
+            # Each error depends on the earlier ones, so a gradient of new reaches all of these.
+            r = solved_from_the_end((beta[..., None] * coupling).mT, dnew)  # (…, T, Dv)
+            dvalue = beta[..., None] * r
+            dbeta = xp.sum(r * error, axis=-1)  # (…, T)
+
+            # The keys also read, as rows. What they read is subtracted from the values.
             drows, dkey_read, dstate_read, dleft_read = pull_key(-dvalue, new)
-            dkey, dstate = dkey + drows + dkey_read, dstate + dstate_read
+            dkey = dkey + drows + dkey_read
+            dstate = dstate + dstate_read
             dleft = dleft + dleft_read
-        return dquery, dkey, dvalue, dbeta, remaining_backward(dleft), dstate
+
+        dlog_decay = remaining_backward(dleft)  # (…, T)
+        return Gradients(dquery, dkey, dvalue, dbeta, dlog_decay, dstate)
 
     return (out, after), pullback
 
 
 def reading(
-    rows: Array, key: Array, state: Array, left: Array, visible: Array
+    rows: Array,  # (…, T, D)
+    key: Array,  # (…, T, D)
+    state: Array,  # (…, D, Dv)
+    left: Array,  # (…, T, T + 1)
+    visible: Array,  # (T, T)
 ) -> tuple[Array, Array, Callable[..., tuple[Array, ...]]]:
     """weights and past, such that the rows read past + weights · new: past from the state, and the
     rest from what the visible keys write.
@@ -269,16 +383,24 @@ def reading(
     and log left.
     """
     xp = namespace(rows)
-    since, within = left[..., :1], left[..., 1:]
-    past, weights = since * (rows @ state), within * products(rows, key, visible)
+    since = left[..., :1]  # (…, T, 1)
+    within = left[..., 1:]  # (…, T, T)
+    past = since * (rows @ state)  # (…, T, Dv)
+    weights = within * products(rows, key, visible)  # (…, T, T)
 
     def pullback(dread: Array, new: Array) -> tuple[Array, ...]:
-        dpast, dweights = since * dread, products(dread, new, visible)
-        draw = within * dweights
-        drows = dpast @ state.mT + sums_over_keys(draw, key, visible)
-        dkey = sums_over_queries(draw, rows, visible, key)
-        dleft = xp.sum(dread * past, axis=-1, keepdims=True), weights * dweights
-        return drows, dkey, rows.mT @ dpast, xp.concat(dleft, axis=-1)
+        dpast = since * dread  # the gradient of rows S, (…, T, Dv)
+        dweights = products(dread, new, visible)  # (…, T, T)
+        draw = within * dweights  # the gradient of rows Kᵀ, (…, T, T)
+
+        drows = dpast @ state.mT + sums_over_keys(draw, key, visible)  # (…, T, D)
+        dkey = sums_over_queries(draw, rows, visible, key)  # (…, T, D)
+        dstate = rows.mT @ dpast  # (…, D, Dv)
+
+        # The gradient of log since is since · dsince, and past contains since already.
+        dlog_since = xp.sum(dread * past, axis=-1, keepdims=True)  # (…, T, 1)
+        dlog_within = weights * dweights  # (…, T, T)
+        return drows, dkey, dstate, xp.concat((dlog_since, dlog_within), axis=-1)
 
     return weights, past, pullback
 
@@ -292,30 +414,39 @@ def remaining(log_decay: Array) -> Array:
     Each sum is computed from its own j on. As a difference of two sums from the start, it would be
     ∞ − ∞ after a decay to 0, and inexact after a strong decay.
     """
-    xp, t = namespace(log_decay), log_decay.shape[-1]
-    terms = xp.tril(xp.broadcast_to(log_decay[..., None], (*log_decay.shape, t + 1)))
-    return xp.tril(xp.exp(xp.cumulative_sum(terms, axis=-2)), k=1)
+    xp = namespace(log_decay)
+    t = log_decay.shape[-1]
+
+    # Column j holds log_decay[m] at m ≥ j, and 0 above, so that its sums begin at j.
+    terms = xp.broadcast_to(log_decay[..., None], (*log_decay.shape, t + 1))  # (…, T, T + 1)
+    sums = xp.cumulative_sum(xp.tril(terms), axis=-2)
+    return xp.tril(xp.exp(sums), k=1)
 
 
 def remaining_backward(dleft: Array) -> Array:
     """The gradient of log_decay from that of log left: at m, the sum over j ≤ m ≤ i."""
     xp = namespace(dleft)
-    from_the_end = xp.cumulative_sum(xp.flip(dleft, axis=-2), axis=-2)
-    return xp.sum(xp.tril(xp.flip(from_the_end, axis=-2)), axis=-1)
+
+    # The sum over i ≥ m is a cumulative sum from the end.
+    flipped = xp.flip(dleft, axis=-2)  # (…, T, T + 1)
+    over_i = xp.flip(xp.cumulative_sum(flipped, axis=-2), axis=-2)
+    return xp.sum(xp.tril(over_i), axis=-1)  # (…, T)
 
 
 def solved(a: Array, b: Array) -> Array:
-    """x with (I + a) x = b, for the part of a (…, T, T) below its diagonal: the first half of x,
-    then the second half, which depends on it."""
+    """x (…, T, Dv) with (I + a) x = b, for the part of a (…, T, T) below its diagonal: the first
+    half of x, then the second half, which depends on it."""
     n = b.shape[-2] // 2
-    if not n:
+    if n == 0:  # one row: a has nothing below its diagonal
         return b
     first = solved(a[..., :n, :n], b[..., :n, :])
-    second = solved(a[..., n:, n:], b[..., n:, :] - a[..., n:, :n] @ first)
+    known = a[..., n:, :n] @ first  # what the first half contributes to the second
+    second = solved(a[..., n:, n:], b[..., n:, :] - known)
     return namespace(b).concat([first, second], axis=-2)
 
 
 def solved_from_the_end(a: Array, b: Array) -> Array:
     """The same for the part above the diagonal."""
     xp = namespace(b)
-    return xp.flip(solved(xp.flip(a, axis=(-2, -1)), xp.flip(b, axis=-2)), axis=-2)
+    flipped = solved(xp.flip(a, axis=(-2, -1)), xp.flip(b, axis=-2))
+    return xp.flip(flipped, axis=-2)
