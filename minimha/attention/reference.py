@@ -47,39 +47,61 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
     is None unless it is asked for.
     """
     query, key, value, bias, sink, scale, softcap = x.inputs
-    visible = visible_pairs(x.resolved_mask(), bias)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else ones_where_hidden(scale, visible)
+    visible = visible_pairs(x.resolved_mask(), bias)  # broadcasts to (…, H, T, S)
+
+    # A scale or softcap of each pair may be NaN where the pair is hidden. The gradient there, 0,
+    # would be multiplied by it, and 0 · NaN is NaN: so hidden pairs have 1 instead.
+    default = 1 / math.sqrt(query.shape[-1])
+    scale = default if scale is None else ones_where_hidden(scale, visible)
     softcap = ones_where_hidden(softcap, visible)
+
+    # All stages from raw to dropped are (…, H, T, S).
+    raw = products(query, key, visible)
+    scaled, pull_scaled = _scaled(raw, scale, wanted.scale)
+    capped, pull_capped = _capped(scaled, softcap, wanted.softcap)
+    scores = capped
+    if bias is not None:
+        scores = capped + bias
+    weights, pull_weights = _normalised(scores, sink, visible)
+    lse = None
+    if x.return_lse:
+        lse = log_sums(scores, sink, visible)  # (…, H, T)
+    dropped, pull_dropped = drop_weights(weights, x.resolved_keep(), x.p)
+    out = sums_over_keys(dropped, value, visible)  # (…, H, T, Dv)
+
     through_scores = (  # the gradients of all inputs but the values
         wanted.query or wanted.key or wanted.bias or wanted.sink or wanted.scale or wanted.softcap
     )
 
-    raw = products(query, key, visible)  # (…, H, T, S)
-    scaled, pull_scaled = _scaled(raw, scale, wanted.scale)
-    capped, pull_capped = _capped(scaled, softcap, wanted.softcap)
-    scores = capped if bias is None else capped + bias
-    weights, pull_weights = _normalised(scores, sink, visible)
-    lse = log_sums(scores, sink, visible) if x.return_lse else None
-    dropped, pull_dropped = drop_weights(weights, x.resolved_keep(), x.p)
-    out = sums_over_keys(dropped, value, visible)  # (…, H, T, Dv)
-
     def pullback(dout: Array | None, dweights: Array | None, dlse: Array | None) -> Gradients:
         dvalue = None
-        if dout is not None:
-            dvalue = sums_over_queries(dropped, dout, visible, value) if wanted.value else None
+        if dout is not None and wanted.value:
+            dvalue = sums_over_queries(dropped, dout, visible, value)  # (…, G, S, Dv)
         if not through_scores:
             return Gradients(value=dvalue)
+
+        # The weights have two uses: they are returned, and they make out.
         if dout is not None:
-            through_out = pull_dropped(products(dout, value, visible))
-            dweights = through_out if dweights is None else dweights + through_out
-        if dweights is None:
+            through_out = pull_dropped(products(dout, value, visible))  # (…, H, T, S)
+            if dweights is not None:
+                through_out = dweights + through_out
+            dweights = through_out
+        if dweights is None:  # only lse has a gradient
             dweights = namespace(weights).zeros_like(weights)
-        dscores, dsink = pull_weights(dweights, dlse)
+
+        dscores, dsink = pull_weights(dweights, dlse)  # (…, H, T, S), (…, H)
+        dbias = None
+        if wanted.bias:
+            dbias = dscores
         dscaled, dsoftcap = pull_capped(dscores)
         draw, dscale = pull_scaled(dscaled)
-        dquery = sums_over_keys(draw, key, visible) if wanted.query else None
-        dkey = sums_over_queries(draw, query, visible, key) if wanted.key else None
-        dbias = dscores if wanted.bias else None
+
+        dquery = None
+        if wanted.query:
+            dquery = sums_over_keys(draw, key, visible)  # (…, H, T, D)
+        dkey = None
+        if wanted.key:
+            dkey = sums_over_queries(draw, query, visible, key)  # (…, G, S, D)
         return Gradients(dquery, dkey, dvalue, dbias, dsink, dscale, dsoftcap)
 
     return (out, weights, lse), pullback
@@ -87,8 +109,17 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
 
 def _scaled(raw: Array, scale: Any, wanted: bool) -> tuple[Array, Pullback]:
     """y = scale · raw.   draw = scale · dy, dscale = dy · raw, None unless wanted."""
-    saved = raw if wanted else None
-    return scale * raw, lambda dy: (scale * dy, None if saved is None else dy * saved)
+    saved = None
+    if wanted:  # or else raw, (…, H, T, S), need not stay in memory
+        saved = raw
+
+    def pullback(dy: Array) -> tuple[Array, Array | None]:
+        draw = scale * dy
+        if saved is None:
+            return draw, None
+        return draw, dy * saved
+
+    return scale * raw, pullback
 
 
 def _capped(scaled: Array, softcap: Any, wanted: bool) -> tuple[Array, Pullback]:
@@ -98,13 +129,16 @@ def _capped(scaled: Array, softcap: Any, wanted: bool) -> tuple[Array, Pullback]
     """
     if softcap is None:
         return scaled, lambda dy: (dy, None)
-    u = scaled / softcap
+    u = scaled / softcap  # (…, H, T, S)
     t = namespace(u).tanh(u)
-    saved = u if wanted else None
+    saved = u if wanted else None  # t, which both gradients need, is kept in any case
 
     def pullback(dy: Array) -> tuple[Array, Array | None]:
-        slope = 1 - t * t
-        return dy * slope, None if saved is None else dy * (t - saved * slope)
+        slope = 1 - t * t  # tanh'(u)
+        dscaled = dy * slope
+        if saved is None:
+            return dscaled, None
+        return dscaled, dy * (t - saved * slope)
 
     return softcap * t, pullback
 
@@ -115,11 +149,14 @@ def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tup
     if sink is None:
         weights, pull = masked_softmax(scores, mask=visible)
         return weights, lambda dy, dlse: (*pull(dy, dlse), None)
-    weights, pull_both = softmax_with_sink(scores, sink[..., None, None], visible)
+
+    logit = sink[..., None, None]  # (…, H, 1, 1): every query of a head has the same sink
+    weights, pull_both = softmax_with_sink(scores, logit, visible)
 
     def pullback(dy: Array, dlse: Array | None) -> tuple[Array, Array]:
-        dscores, dsink = pull_both(dy, dlse)
-        return dscores, namespace(dsink).sum(dsink, axis=(-2, -1))
+        dscores, dlogit = pull_both(dy, dlse)
+        dsink = namespace(dlogit).sum(dlogit, axis=(-2, -1))  # (…, H)
+        return dscores, dsink
 
     return weights, pullback
 
@@ -129,7 +166,12 @@ def drop_weights(weights: Array, keep: Array | None, p: float) -> tuple[Array, P
     if keep is None:
         return weights, lambda dy: dy
     dropped, pull = dropout.function(weights, keep, p=p)
-    return dropped, lambda dy: pull(dy)[0]
+
+    def pullback(dy: Array) -> Array | None:
+        dweights, _ = pull(dy)  # None for keep
+        return dweights
+
+    return dropped, pullback
 
 
 def visible_pairs(mask: Array | None, bias: Array | None) -> Array | None:
@@ -137,10 +179,17 @@ def visible_pairs(mask: Array | None, bias: Array | None) -> Array | None:
     if bias is None:
         return mask
     xp = namespace(bias)
-    hidden = (xp.real(bias) if backend.is_complex(bias) else bias) == -math.inf
+    real = bias
+    if backend.is_complex(bias):
+        real = xp.real(bias)
+    hidden = real == -math.inf
+
+    # On a GPU, a look at the entries would mean to wait for it.
     if backend.on_host(bias) and not xp.any(hidden):
         return mask
-    return ~hidden if mask is None else mask & ~hidden
+    if mask is None:
+        return ~hidden
+    return mask & ~hidden
 
 
 @operation
@@ -156,10 +205,13 @@ def pair_scores(
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         if mask is not None and not known_finite(dy):
             dy = hide(dy, mask | namespace(dy).isfinite(dy))
-        return (
-            sums_over_keys(dy, key, mask) if wanted.query else None,
-            sums_over_queries(dy, query, mask, key) if wanted.key else None,
-        )
+        dquery = None
+        if wanted.query:
+            dquery = sums_over_keys(dy, key, mask)  # (…, H, T, D)
+        dkey = None
+        if wanted.key:
+            dkey = sums_over_queries(dy, query, mask, key)  # (…, G, S, D)
+        return dquery, dkey
 
     return products(query, key, mask), pullback
 
@@ -177,9 +229,12 @@ def weighted_sum(
     """
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
-        return (
-            products(dy, value, mask) if wanted.weights else None,
-            sums_over_queries(weights, dy, mask, value) if wanted.value else None,
-        )
+        dweights = None
+        if wanted.weights:
+            dweights = products(dy, value, mask)  # (…, H, T, S)
+        dvalue = None
+        if wanted.value:
+            dvalue = sums_over_queries(weights, dy, mask, value)  # (…, G, S, Dv)
+        return dweights, dvalue
 
     return sums_over_keys(weights, value, mask), pullback
