@@ -235,8 +235,8 @@ class KeyValueCache:
 class Reserved(NamedTuple):
     """Memory for more positions than there are so far, and the part of it in use.
 
-    If the cache holds anything other than this part, the memory is another sequence's, or is not
-    the cache's alone.
+    It is of use only while the cache holds this very part, and not, for example, keys that were
+    appended outside `no_grad`.
     """
 
     memory: Array  # (…, G, more than S, D)

@@ -255,7 +255,7 @@ class MultiHeadAttention(Module):
     def _with_alibi(
         self, bias: Any, q: Any, k: Any, v: Any, past: int, cache: KeyValueCache | None
     ) -> Any:
-        """The bias of alibi (H, T, S) for these queries and keys, and the bias given, added up."""
+        """The bias of alibi (H, T, S) for these queries and keys, plus the bias given, if any."""
         length = k.shape[-2]
         if cache is not None:
             length = past + q.shape[-2]  # also counts the evicted positions
@@ -296,8 +296,8 @@ class MultiHeadAttention(Module):
                 "the two: keep another form, or do without it"
             )
 
-        # Softmax ignores a number added to all scores of a row, such as b_k · q. With these two it
-        # does not, and the bilinear form has no b_k to add it.
+        # b_k adds q · b_k to all scores of a query. That leaves the weights as they are, except
+        # after a softcap or beside a sink.
         changed = ""
         if self.sink is not None:
             changed = "sink"
@@ -320,7 +320,7 @@ def check_input(name: str, x: Any, letter: str, width: int) -> None:
         what = f"a {type(x).__name__}"
         if backend.is_array(array):
             what = f"of {array.dtype}"
-        # mha(x, mask) passes the mask as the key
+        # A common mistake: mha(x, mask) passes the mask as the key.
         fix = ""
         if isinstance(x, masks.Mask):
             fix = ": pass a mask by name, mask=…"
