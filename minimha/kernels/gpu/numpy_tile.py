@@ -357,6 +357,7 @@ def interpreted(path: str | Path) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     package: Any = types.ModuleType("cuda")
     package.tile = ours
-    with mock.patch.dict(sys.modules, {"cuda": package, "cuda.tile": ours}):
+    named = {"cuda": package, "cuda.tile": ours, spec.name: module}  # dataclasses look it up there
+    with mock.patch.dict(sys.modules, named):
         spec.loader.exec_module(module)
     return module

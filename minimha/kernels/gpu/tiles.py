@@ -31,6 +31,7 @@ the dtype of lse. Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 try:
     import cuda.tile as ct
@@ -41,6 +42,31 @@ Const = ct.Constant
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2)
 ZERO = ct.PaddingMode.ZERO
+
+
+# cuTile knows frozen dataclasses, but no named tuples. And it compiles a return inside an `if` to a
+# loop that ends at once, so a function here returns at its end.
+@dataclass(frozen=True)
+class Pairs:
+    """A tile of pairs of a query and a key: where it lies, and its shape."""
+
+    b: int  # batch
+    h: int  # head
+    i: int  # index of the tile of queries
+    j: int  # index of the tile of keys
+    M: int  # queries
+    N: int  # keys
+    flip: bool  # whether its shape is (N, M) instead of (M, N)
+
+
+@dataclass(frozen=True)
+class Range:
+    """The tiles of one axis that a tile of the other axis needs. All ends are exclusive."""
+
+    first: int  # from first to last, some pairs are visible
+    whole: int  # from whole to rest, the middle, all pairs are visible
+    rest: int
+    last: int
 
 
 def rows(x, b, h, i, height, width):
@@ -58,53 +84,80 @@ def columns(x, b, h, i, height, width):
 def numbers(x, b, h, i, shape):
     """One number for each query of tile i; shape is (M, 1) or (1, M)."""
     m = shape[0] * shape[1]
-    return ct.load(x, (b, h, i), (1, 1, m), padding_mode=ZERO).reshape(shape)
-
-
-def pairs(x, place, shape, flip):
-    """One number for each pair of a query of tile i and a key of tile j.
-
-    place is (b, h, i, j). The shape is (M, N), or (N, M) if flip.
-    """
-    b, h, i, j = place
-    if flip:
-        tile = ct.load(x, (b, h, j, i), (1, 1, *shape), order=(0, 1, 3, 2), padding_mode=ZERO)
-    else:
-        tile = ct.load(x, place, (1, 1, *shape), padding_mode=ZERO)
+    tile = ct.load(x, (b, h, i), (1, 1, m), padding_mode=ZERO)
     return tile.reshape(shape)
 
 
-def ordered(first, whole, rest, last, only_edges):
-    """Four indices of tiles, limited so that first ≤ whole ≤ rest ≤ last.
+def entries(x, at):
+    """One entry of x (B, H, T, S) for each pair of the tile `at`."""
+    if at.flip:
+        index = (at.b, at.h, at.j, at.i)
+        shape = (1, 1, at.N, at.M)
+        tile = ct.load(x, index, shape, order=(0, 1, 3, 2), padding_mode=ZERO)
+        tile = tile.reshape((at.N, at.M))
+    else:
+        index = (at.b, at.h, at.i, at.j)
+        shape = (1, 1, at.M, at.N)
+        tile = ct.load(x, index, shape, padding_mode=ZERO)
+        tile = tile.reshape((at.M, at.N))
+    return tile
 
-    The middle, from whole up to rest, is empty if only_edges.
-    """
+
+def of_queries(x, at):
+    """M numbers, one for each query, in a shape that broadcasts to the pairs of the tile `at`."""
+    shape = (at.M, 1)
+    if at.flip:
+        shape = (1, at.M)
+    return x.reshape(shape)
+
+
+def of_keys(x, at):
+    """The same for N numbers, one for each key."""
+    shape = (1, at.N)
+    if at.flip:
+        shape = (at.N, 1)
+    return x.reshape(shape)
+
+
+def all_edges(masked, biased, dropped, counted):
+    """Whether every tile is an edge, since an array has an entry for each pair."""
+    return masked or biased or (dropped and not counted)
+
+
+def parts(only_edges):
+    """For each part of the loop over tiles, whether it visits the edges or the middle."""
+    edges = (True, False)
+    if only_edges:
+        edges = (True,)
+    return edges
+
+
+def ordered(first, whole, rest, last, only_edges):
+    """A range, limited so that first ≤ whole ≤ rest ≤ last; without a middle if only_edges."""
     if only_edges:
         whole = last
     whole = ct.minimum(ct.maximum(whole, first), last)
     rest = ct.minimum(ct.maximum(rest, whole), last)
-    return first, whole, rest, last
+    return Range(first, whole, rest, last)
 
 
 def tiles_of_keys(begin, end, i, queries, keys, M, N, only_edges):
-    """Which tiles of keys the queries of tile i see; begin and end are (M, 1).
-
-    Some pairs are visible in the tiles from first up to last, and all pairs in those from whole up
-    to rest. Both ends are exclusive.
-    """
-    sees = begin < end
+    """Which tiles of keys the queries of tile i see; begin and end are (M, 1)."""
+    # A query without keys must not extend the range.
+    sees = begin < end  # (M, 1)
     first = ct.min(ct.where(sees, begin, keys)) // N
     last = ct.cdiv(ct.max(ct.where(sees, end, 0)), N)
 
     # Rows of the tile beyond the last query are never stored, so nothing must be hidden from them.
-    query = (i * M + ct.arange(M, dtype=ct.int32)).reshape((M, 1))
+    query = i * M + ct.arange(M, dtype=ct.int32)
+    query = query.reshape((M, 1))
     whole = ct.cdiv(ct.max(begin), N)
     rest = ct.min(ct.where(query < queries, end, keys)) // N
     return ordered(first, whole, rest, last, only_edges)
 
 
 def tiles_of_queries(seeing, b, h, j, only_edges):
-    """The same four indices for the tiles of queries that see the keys of tile j."""
+    """Which tiles of queries see the keys of tile j, as the host has found."""
     first = ct.load(seeing, (b, h, j, 0), (1, 1, 1, 1)).item()
     whole = ct.load(seeing, (b, h, j, 1), (1, 1, 1, 1)).item()
     rest = ct.load(seeing, (b, h, j, 2), (1, 1, 1, 1)).item()
@@ -114,14 +167,21 @@ def tiles_of_queries(seeing, b, h, j, only_edges):
 
 def count(tiles, edge):
     """How many tiles there are at the edges or, if not edge, in the middle."""
-    first, whole, rest, last = tiles
-    return (last - first) - (rest - whole) if edge else rest - whole
+    if edge:
+        found = (tiles.last - tiles.first) - (tiles.rest - tiles.whole)
+    else:
+        found = tiles.rest - tiles.whole
+    return found
 
 
 def number(tiles, edge, n):
     """The index of the nth tile at the edges or in the middle. The edges skip the middle."""
-    first, whole, rest, _ = tiles
-    return first + n + (n >= whole - first) * (rest - whole) if edge else whole + n
+    if edge:
+        index = tiles.first + n
+        index = index + (n >= tiles.whole - tiles.first) * (tiles.rest - tiles.whole)
+    else:
+        index = tiles.whole + n
+    return index
 
 
 def product(x, y, acc, tf32):
@@ -132,13 +192,15 @@ def product(x, y, acc, tf32):
     """
     if x.dtype != ct.float32 or y.dtype != ct.float32:
         return ct.mma(x, y, acc)
+
     a = x.astype(ct.tfloat32)
     b = y.astype(ct.tfloat32)
     if not tf32:
-        rest = (x - a.astype(ct.float32)).astype(ct.tfloat32)
-        acc = ct.mma(rest, b, acc)
-        rest = (y - b.astype(ct.float32)).astype(ct.tfloat32)
-        acc = ct.mma(a, rest, acc)
+        # The product of both errors is too small to matter. The large term is added last.
+        rest = x - a.astype(ct.float32)
+        acc = ct.mma(rest.astype(ct.tfloat32), b, acc)
+        rest = y - b.astype(ct.float32)
+        acc = ct.mma(a, rest.astype(ct.tfloat32), acc)
     return ct.mma(a, b, acc)
 
 
@@ -147,11 +209,11 @@ def exp2(x):
     return ct.exp2(x) if x.dtype == ct.float64 else ct.exp2(x, flush_to_zero=True)
 
 
-def biases(bias, biased, place, shape, flip, dtype):
+def biases(bias, biased, at, dtype):
     """The bias of each pair, or 0 without a bias."""
     added = 0.0
     if biased:
-        added = pairs(bias, place, shape, flip).astype(dtype)
+        added = entries(bias, at).astype(dtype)
     return added
 
 
@@ -169,13 +231,13 @@ def scores_of(raw, scale, softcap, added, biased):
     return scores, slope
 
 
-def visible(begin, end, inside, masked, added, biased, place, shape, flip):
+def visible(begin, end, inside, masked, added, biased, at):
     """Whether the query of each pair may attend to the key; begin and end are those of tile i."""
-    n = shape[0] if flip else shape[1]
-    key = (place[3] * n + ct.arange(n, dtype=ct.int32)).reshape((n, 1) if flip else (1, n))
-    seen = (begin <= key) & (key < end)
+    key = at.j * at.N + ct.arange(at.N, dtype=ct.int32)  # (N,)
+    key = of_keys(key, at)
+    seen = (begin <= key) & (key < end)  # (M, N), or (N, M) if flipped
     if masked:
-        seen = seen & pairs(inside, place, shape, flip)
+        seen = seen & entries(inside, at)
     if biased:
         seen = seen & (added != -math.inf)
     return seen
@@ -183,26 +245,34 @@ def visible(begin, end, inside, masked, added, biased, place, shape, flip):
 
 def mixed(x):
     """A hash: every bit of the result depends on every bit of x. See `functional.Draw`."""
-    x = (x ^ (x >> 16)) * 0x7FEB352D
-    x = (x ^ (x >> 15)) * 0x846CA68B
+    x = x ^ (x >> 16)
+    x = x * 0x7FEB352D
+    x = x ^ (x >> 15)
+    x = x * 0x846CA68B
     return x ^ (x >> 16)
 
 
-def kept(keep, counted, heads, place, shape, flip):
+def kept(keep, counted, heads, at):
     """Whether dropout keeps each pair: read from keep or, if counted, computed from its seed."""
     if counted:
-        b, h, i, j = place
-        m, n = (shape[1], shape[0]) if flip else shape
-        head = ct.full((1, 1), b * heads + h, ct.int32).astype(ct.uint32)
-        query = (i * m + ct.arange(m, dtype=ct.int32)).astype(ct.uint32)
-        key = (j * n + ct.arange(n, dtype=ct.int32)).astype(ct.uint32)
-        seed = ct.load(keep, (0, 0, 0, 0), (1, 1, 1, 1)).reshape((1, 1))
-        bits = mixed(mixed(seed + head) + query.reshape((1, m) if flip else (m, 1)))
-        bits = mixed(bits + key.reshape((n, 1) if flip else (1, n)))
-        seen = bits >> 8 < ct.load(keep, (0, 0, 0, 1), (1, 1, 1, 1)).reshape((1, 1))
+        # Head, query and key are mixed in one after another: each pair has bits of its own.
+        head = ct.full((1, 1), at.b * heads + at.h, ct.int32)
+        head = head.astype(ct.uint32)
+        query = at.i * at.M + ct.arange(at.M, dtype=ct.int32)  # (M,)
+        query = query.astype(ct.uint32)
+        key = at.j * at.N + ct.arange(at.N, dtype=ct.int32)  # (N,)
+        key = key.astype(ct.uint32)
+        seed = ct.load(keep, (0, 0, 0, 0), (1, 1, 1, 1))
+        bits = mixed(seed.reshape((1, 1)) + head)
+        bits = mixed(bits + of_queries(query, at))
+        bits = mixed(bits + of_keys(key, at))  # (M, N), or (N, M) if flipped
+
+        threshold = ct.load(keep, (0, 0, 0, 1), (1, 1, 1, 1))
+        threshold = threshold.reshape((1, 1))
+        keeps = bits >> 8 < threshold
     else:
-        seen = pairs(keep, place, shape, flip)
-    return seen
+        keeps = entries(keep, at)
+    return keeps
 
 
 def finite(x):
@@ -212,23 +282,49 @@ def finite(x):
 
 def sees_odd(seen, x, dtype):
     """Whether a query sees an entry of a column of x that is not finite, (M, columns)."""
-    odd = ct.where(x * 0.0 == 0.0, 0.0, 1.0).astype(x.dtype)
+    # The product counts the odd entries that each query sees.
+    odd = ct.where(x * 0.0 == 0.0, 0.0, 1.0)  # (N, columns)
+    odd = odd.astype(x.dtype)
     zero = ct.full((seen.shape[0], x.shape[1]), 0.0, dtype)
-    return product(ct.where(seen, 1.0, 0.0).astype(x.dtype), odd, zero, True) > 0.0
+    sees = ct.where(seen, 1.0, 0.0)  # (M, N)
+    counts = product(sees.astype(x.dtype), odd, zero, True)
+    return counts > 0.0
 
 
 def spoilt(x, dtype, shape):
     """For each row of x, 0 if all its entries are finite, else NaN, in a tile of this shape."""
-    return ct.sum(x.astype(dtype) * 0.0, axis=1).reshape(shape)
+    nothing = x.astype(dtype) * 0.0
+    total = ct.sum(nothing, axis=1)
+    return total.reshape(shape)
 
 
 @ct.kernel(num_worker_warps=8)
 def forward(
-    q, k, v, start, stop, inside, bias, keep, sink, out, lse,
-    scale: Const[float], softcap: Const[float], kept_factor: Const[float], masked: Const[bool],
-    biased: Const[bool], dropped: Const[bool], counted: Const[bool], sunk: Const[bool],
-    tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
-):  # fmt: skip
+    q,  # (B, H, T, D)
+    k,  # (B, G, S, D)
+    v,  # (B, G, S, V)
+    start,  # (B, H, T)
+    stop,  # (B, H, T)
+    inside,  # (B, H, T, S)
+    bias,  # (B, H, T, S)
+    keep,  # (B, H, T, S), or a seed and a threshold
+    sink,  # (B, H)
+    out,  # (B, H, T, V), stored
+    lse,  # (B, H, T), stored
+    scale: Const[float],
+    softcap: Const[float],
+    kept_factor: Const[float],
+    masked: Const[bool],
+    biased: Const[bool],
+    dropped: Const[bool],
+    counted: Const[bool],
+    sunk: Const[bool],
+    tf32: Const[bool],
+    M: Const[int],
+    N: Const[int],
+    D: Const[int],
+    V: Const[int],
+):
     """out and lse of M queries. lse is +∞ for a query that sees neither a key nor a sink, so that
     exp(… − lse) = 0.
     """
@@ -238,47 +334,55 @@ def forward(
     b = ct.bid(2)
     g = h // (q.shape[1] // k.shape[1])
 
-    query = rows(q, b, h, i, M, D)
+    query = rows(q, b, h, i, M, D)  # (M, D)
     begin = numbers(start, b, h, i, (M, 1))
     end = numbers(stop, b, h, i, (M, 1))
 
     peak = ct.full((M, 1), -math.inf, lse.dtype)
     total = ct.full((M, 1), 0.0, lse.dtype)
     acc = ct.full((M, V), 0.0, lse.dtype)
-    if sunk:  # a score without a key
-        peak = ct.maximum(peak, ct.load(sink, (b, h), (1, 1)).astype(lse.dtype) * LOG2_E)
+    if sunk:
+        # A sink is a score without a key, so the sum so far is exp(sink − peak) = 1.
+        score = ct.load(sink, (b, h), (1, 1))
+        score = score.astype(lse.dtype) * LOG2_E
+        peak = ct.maximum(peak, score)
         total = ct.where(peak > -math.inf, 1.0, total)
 
-    only_edges = masked or biased or (dropped and not counted)
+    only_edges = all_edges(masked, biased, dropped, counted)
     tiles = tiles_of_keys(begin, end, i, q.shape[2], k.shape[2], M, N, only_edges)
-    for edge in ct.static_iter((True,) if only_edges else (True, False)):
+    for edge in ct.static_iter(parts(only_edges)):
         for n in range(count(tiles, edge)):
             j = number(tiles, edge, n)
-            place = (b, h, i, j)
-            value = rows(v, b, g, j, N, V)
-            raw = product(query, columns(k, b, g, j, N, D), ct.full((M, N), 0.0, lse.dtype), tf32)
-            added = biases(bias, biased, place, (M, N), False, lse.dtype)
-            scores, _ = scores_of(raw, scale, softcap, added, biased)
+            at = Pairs(b, h, i, j, M, N, False)
+            value = rows(v, b, g, j, N, V)  # (N, V)
+            key_t = columns(k, b, g, j, N, D)  # (D, N)
+            zero = ct.full((M, N), 0.0, lse.dtype)
+            raw = product(query, key_t, zero, tf32)  # (M, N)
+            added = biases(bias, biased, at, lse.dtype)
+            scores, _ = scores_of(raw, scale, softcap, added, biased)  # (M, N)
             if edge:
-                seen = visible(begin, end, inside, masked, added, biased, place, (M, N), False)
+                seen = visible(begin, end, inside, masked, added, biased, at)
                 scores = ct.where(seen, scores, -math.inf)
 
-            new = ct.maximum(peak, ct.max(scores, axis=1, keepdims=True))
+            # The online softmax: the sums so far are rescaled to the new peak.
+            highest = ct.max(scores, axis=1, keepdims=True)  # (M, 1)
+            new = ct.maximum(peak, highest)
             base = ct.where(new == -math.inf, 0.0, new)  # no key seen so far
-            p = exp2(scores - base)
-            shrink = exp2(peak - base)
+            p = exp2(scores - base)  # (M, N)
+            shrink = exp2(peak - base)  # (M, 1)
             peak = new
             total = total * shrink + ct.sum(p, axis=1, keepdims=True)
 
+            # Dropout comes after the sum, since it drops weights, not scores.
             if dropped:
-                p = ct.where(
-                    kept(keep, counted, q.shape[1], place, (M, N), False), p * kept_factor, 0.0
-                )
+                keeps = kept(keep, counted, q.shape[1], at)
+                p = ct.where(keeps, p * kept_factor, 0.0)
             if edge:
                 p = ct.where(seen, p, 0.0)
-                acc = ct.where(sees_odd(seen, value, acc.dtype), math.nan, acc)
+                odd = sees_odd(seen, value, acc.dtype)  # (M, V)
+                acc = ct.where(odd, math.nan, acc)
                 value = finite(value)
-            acc = product(p.astype(v.dtype), value, acc * shrink, tf32)
+            acc = product(p.astype(v.dtype), value, acc * shrink, tf32)  # (M, V)
 
     empty = total == 0.0
     acc = acc / ct.where(empty, 1.0, total)
@@ -289,12 +393,37 @@ def forward(
 
 @ct.kernel(num_worker_warps=8)
 def backward_query(
-    q, k, v, start, stop, inside, bias, keep, out, lse, dout, dlse, delta, spoils, dq, dbias,
-    scale: Const[float], softcap: Const[float], kept_factor: Const[float], masked: Const[bool],
-    biased: Const[bool], dropped: Const[bool], counted: Const[bool], wants_bias: Const[bool],
+    q,  # (B, H, T, D)
+    k,  # (B, G, S, D)
+    v,  # (B, G, S, V)
+    start,  # (B, H, T)
+    stop,  # (B, H, T)
+    inside,  # (B, H, T, S)
+    bias,  # (B, H, T, S)
+    keep,  # (B, H, T, S), or a seed and a threshold
+    out,  # (B, H, T, V)
+    lse,  # (B, H, T)
+    dout,  # (B, H, T, V)
+    dlse,  # (B, H, T)
+    delta,  # (B, H, T), stored
+    spoils,  # (B, H, T), stored
+    dq,  # (B, H, T, D), stored
+    dbias,  # (B, H, T, S), stored if wanted
+    scale: Const[float],
+    softcap: Const[float],
+    kept_factor: Const[float],
+    masked: Const[bool],
+    biased: Const[bool],
+    dropped: Const[bool],
+    counted: Const[bool],
+    wants_bias: Const[bool],
     has_dlse: Const[bool],
-    tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
-):  # fmt: skip
+    tf32: Const[bool],
+    M: Const[int],
+    N: Const[int],
+    D: Const[int],
+    V: Const[int],
+):
     """dq and, if wanted, dbias of M queries.
 
     Also, for `backward_key`, delta = Σ dout · out − dlse, and spoils, which is NaN for each query
@@ -305,16 +434,17 @@ def backward_query(
     b = ct.bid(2)
     g = h // (q.shape[1] // k.shape[1])
 
-    query = rows(q, b, h, i, M, D)
-    dresult = rows(dout, b, h, i, M, V)
+    query = rows(q, b, h, i, M, D)  # (M, D)
+    dresult = rows(dout, b, h, i, M, V)  # (M, V)
     begin = numbers(start, b, h, i, (M, 1))
     end = numbers(stop, b, h, i, (M, 1))
     logs = numbers(lse, b, h, i, (M, 1)) * LOG2_E
 
-    result = rows(out, b, h, i, M, V).astype(lse.dtype)
+    result = rows(out, b, h, i, M, V).astype(lse.dtype)  # (M, V)
     weighted = result * dresult.astype(lse.dtype)
     # A query that sees no key has the result 0, and 0 · NaN must not reach the sink.
-    mean = ct.sum(ct.where(result == 0.0, 0.0, weighted), axis=1, keepdims=True)
+    weighted = ct.where(result == 0.0, 0.0, weighted)
+    mean = ct.sum(weighted, axis=1, keepdims=True)  # (M, 1)
     if has_dlse:
         mean = mean - numbers(dlse, b, h, i, (M, 1))
     ct.store(delta, (b, h, i), mean.reshape((1, 1, M)))
@@ -322,45 +452,70 @@ def backward_query(
 
     zero = ct.full((M, N), 0.0, lse.dtype)
     acc = ct.full((M, D), 0.0, lse.dtype)
-    only_edges = masked or biased or (dropped and not counted)
+    only_edges = all_edges(masked, biased, dropped, counted)
     tiles = tiles_of_keys(begin, end, i, q.shape[2], k.shape[2], M, N, only_edges)
-    for edge in ct.static_iter((True,) if only_edges else (True, False)):
+    for edge in ct.static_iter(parts(only_edges)):
         for n in range(count(tiles, edge)):
             j = number(tiles, edge, n)
-            place = (b, h, i, j)
-            key = rows(k, b, g, j, N, D)
-            raw = product(query, columns(k, b, g, j, N, D), zero, tf32)
-            added = biases(bias, biased, place, (M, N), False, lse.dtype)
+            at = Pairs(b, h, i, j, M, N, False)
+            key = rows(k, b, g, j, N, D)  # (N, D)
+            key_t = columns(k, b, g, j, N, D)  # (D, N)
+            raw = product(query, key_t, zero, tf32)  # (M, N)
+            added = biases(bias, biased, at, lse.dtype)
             scores, slope = scores_of(raw, scale, softcap, added, biased)
-            dp = product(dresult, columns(v, b, g, j, N, V), zero, tf32)
+            value_t = columns(v, b, g, j, N, V)  # (V, N)
+            dp = product(dresult, value_t, zero, tf32)  # (M, N)
             if dropped:
-                dp = ct.where(
-                    kept(keep, counted, q.shape[1], place, (M, N), False), dp * kept_factor, 0.0
-                )
+                keeps = kept(keep, counted, q.shape[1], at)
+                dp = ct.where(keeps, dp * kept_factor, 0.0)
 
-            dcapped = exp2(scores - logs) * (dp - mean)  # of the scores after the softcap
+            # dcapped is the gradient of the scores after the softcap, ds of those before it.
+            dcapped = exp2(scores - logs) * (dp - mean)
             ds = dcapped * slope
             if edge:
-                seen = visible(begin, end, inside, masked, added, biased, place, (M, N), False)
+                seen = visible(begin, end, inside, masked, added, biased, at)
                 dcapped = ct.where(seen, dcapped, 0.0)
                 ds = ct.where(seen, ds, 0.0)
                 key = finite(key)
             if wants_bias:
                 # tileiras 13.4 cannot compile this store by TMA for every tile on Blackwell.
                 tile = dcapped.astype(dbias.dtype).reshape((1, 1, M, N))
-                ct.store(dbias, place, tile, allow_tma=False)
-            acc = product(ds.astype(k.dtype), key, acc, tf32)
+                ct.store(dbias, (b, h, i, j), tile, allow_tma=False)
+            acc = product(ds.astype(k.dtype), key, acc, tf32)  # (M, D)
 
     ct.store(dq, (b, h, i, 0), (acc * scale).astype(dq.dtype).reshape((1, 1, M, D)))
 
 
 @ct.kernel(num_worker_warps=8)
 def backward_key(
-    q, k, v, start, stop, inside, bias, keep, lse, dout, delta, spoils, seeing, dk, dv,
-    scale: Const[float], softcap: Const[float], kept_factor: Const[float], masked: Const[bool],
-    biased: Const[bool], dropped: Const[bool], counted: Const[bool],
-    tf32: Const[bool], M: Const[int], N: Const[int], D: Const[int], V: Const[int],
-):  # fmt: skip
+    q,  # (B, H, T, D)
+    k,  # (B, G, S, D)
+    v,  # (B, G, S, V)
+    start,  # (B, H, T)
+    stop,  # (B, H, T)
+    inside,  # (B, H, T, S)
+    bias,  # (B, H, T, S)
+    keep,  # (B, H, T, S), or a seed and a threshold
+    lse,  # (B, H, T)
+    dout,  # (B, H, T, V)
+    delta,  # (B, H, T)
+    spoils,  # (B, H, T)
+    seeing,  # (B, H, tiles of keys, 4): see `Range`
+    dk,  # (B, G, S, D), stored
+    dv,  # (B, G, S, V), stored
+    scale: Const[float],
+    softcap: Const[float],
+    kept_factor: Const[float],
+    masked: Const[bool],
+    biased: Const[bool],
+    dropped: Const[bool],
+    counted: Const[bool],
+    tf32: Const[bool],
+    M: Const[int],
+    N: Const[int],
+    D: Const[int],
+    V: Const[int],
+):
     """dk and dv of N keys: sums over the queries that see them, in all heads that share the keys.
 
     Tiles of pairs have the shape (N, M) here, so that no product needs them transposed.
@@ -370,43 +525,49 @@ def backward_key(
     b = ct.bid(2)
     group = q.shape[1] // k.shape[1]
 
-    key = rows(k, b, g, j, N, D)
-    value = rows(v, b, g, j, N, V)
+    key = rows(k, b, g, j, N, D)  # (N, D)
+    value = rows(v, b, g, j, N, V)  # (N, V)
     zero = ct.full((N, M), 0.0, lse.dtype)
     dkey = ct.full((N, D), 0.0, lse.dtype)
     dvalue = ct.full((N, V), 0.0, lse.dtype)
-    only_edges = masked or biased or (dropped and not counted)
+    only_edges = all_edges(masked, biased, dropped, counted)
     for h in range(g * group, (g + 1) * group):
         tiles = tiles_of_queries(seeing, b, h, j, only_edges)
-        for edge in ct.static_iter((True,) if only_edges else (True, False)):
+        for edge in ct.static_iter(parts(only_edges)):
             for n in range(count(tiles, edge)):
                 i = number(tiles, edge, n)
-                place = (b, h, i, j)
-                query = rows(q, b, h, i, M, D)
-                dresult = rows(dout, b, h, i, M, V)
-                raw = product(key, columns(q, b, h, i, M, D), zero, tf32)
-                added = biases(bias, biased, place, (N, M), True, lse.dtype)
+                at = Pairs(b, h, i, j, M, N, True)
+                query = rows(q, b, h, i, M, D)  # (M, D)
+                dresult = rows(dout, b, h, i, M, V)  # (M, V)
+                query_t = columns(q, b, h, i, M, D)  # (D, M)
+                raw = product(key, query_t, zero, tf32)  # (N, M)
+                added = biases(bias, biased, at, lse.dtype)
                 scores, slope = scores_of(raw, scale, softcap, added, biased)
-                dp = product(value, columns(dout, b, h, i, M, V), zero, tf32)
+                dresult_t = columns(dout, b, h, i, M, V)  # (V, M)
+                dp = product(value, dresult_t, zero, tf32)  # (N, M)
 
-                p = exp2(scores - numbers(lse, b, h, i, (1, M)) * LOG2_E)
+                logs = numbers(lse, b, h, i, (1, M)) * LOG2_E
+                p = exp2(scores - logs)  # (N, M)
                 weights = p
                 if dropped:
-                    seen = kept(keep, counted, q.shape[1], place, (N, M), True)
-                    weights = ct.where(seen, p * kept_factor, 0.0)
-                    dp = ct.where(seen, dp * kept_factor, 0.0)
+                    keeps = kept(keep, counted, q.shape[1], at)
+                    weights = ct.where(keeps, p * kept_factor, 0.0)
+                    dp = ct.where(keeps, dp * kept_factor, 0.0)
 
-                ds = p * (dp - numbers(delta, b, h, i, (1, M))) * slope
+                mean = numbers(delta, b, h, i, (1, M))
+                ds = p * (dp - mean) * slope  # (N, M)
                 if edge:
                     begin = numbers(start, b, h, i, (1, M))
                     end = numbers(stop, b, h, i, (1, M))
-                    seen = visible(begin, end, inside, masked, added, biased, place, (N, M), True)
-                    weights = ct.where(seen, weights + numbers(spoils, b, h, i, (1, M)), 0.0)
+                    seen = visible(begin, end, inside, masked, added, biased, at)
+                    # A visible query whose dout is not finite makes dv NaN.
+                    spoil = numbers(spoils, b, h, i, (1, M))
+                    weights = ct.where(seen, weights + spoil, 0.0)
                     ds = ct.where(seen, ds, 0.0)
                     dresult = finite(dresult)
                     query = finite(query)
-                dvalue = product(weights.astype(dout.dtype), dresult, dvalue, tf32)
-                dkey = product(ds.astype(q.dtype), query, dkey, tf32)
+                dvalue = product(weights.astype(dout.dtype), dresult, dvalue, tf32)  # (N, V)
+                dkey = product(ds.astype(q.dtype), query, dkey, tf32)  # (N, D)
 
     ct.store(dk, (b, g, j, 0), (dkey * scale).astype(dk.dtype).reshape((1, 1, N, D)))
     ct.store(dv, (b, g, j, 0), dvalue.astype(dv.dtype).reshape((1, 1, N, V)))

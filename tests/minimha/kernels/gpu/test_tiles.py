@@ -60,7 +60,8 @@ def test_missing_keys_make_an_edge_for_blocks_of_queries_only(rng):
     kernels = tiled.on_numpy().kernels
     begin, end = np.zeros((16, 1), int), np.full((16, 1), 50)
     of_keys = kernels.tiles_of_keys(begin, end, 0, 50, 50, 16, 16, False)
-    assert [int(n) for n in of_keys] == [0, 0, 3, 4]
+    ends = of_keys.first, of_keys.whole, of_keys.rest, of_keys.last
+    assert [int(n) for n in ends] == [0, 0, 3, 4]
     assert x.intervals.seeing(16, 16).tolist() == [[4 * [[0, 0, 4, 4]]]]
 
 
