@@ -72,8 +72,14 @@ def test_every_task_has_answers():
     tasks = list(homework.course())
     assert len(RIGHT) >= 150
     assert len(WRONG) >= 600
-    for answers in (RIGHT, WRONG):
-        assert all(sum(a.task == name for a in answers) >= 2 for name in tasks)
+    for kind, answers in (("right", RIGHT), ("wrong", WRONG)):
+        for name in tasks:
+            count = sum(a.task == name for a in answers)
+            chapter = homework.course()[name].chapter
+            assert count >= 2, (
+                f"the task {name} has {count} {kind} answers and needs two: "
+                f"add them to tests/answers/ch{chapter:02}.py"
+            )
 
 
 @pytest.mark.parametrize("answer", spread(RIGHT))
@@ -95,10 +101,16 @@ def test_wrong_answers_are_refused_and_named_and_every_check_finds_one(task, cap
     outcomes = [(outcome(x, failed), f"{x.task}: {x.mistake}") for x, failed in failures]
     with capsys.disabled():
         sys.stdout.write("".join(f"\n{found:<8} {name}" for found, name in outcomes))
-    assert not {"ACCEPTED", "MISNAMED"} & {found for found, _ in outcomes}
-    assert {name for found, name in outcomes if found == "unnamed"} <= UNNAMED
+    bad = [name for found, name in outcomes if found in ("ACCEPTED", "MISNAMED")]
+    assert not bad, f"accepted, or named as another mistake: {bad}"
+    unnamed = {name for found, name in outcomes if found == "unnamed"} - UNNAMED
+    assert not unnamed, f"no message names {unnamed}: add the mistake, or list it in UNNAMED"
     found = [failed for _, failed in failures if failed]
-    assert {failed.check.name for failed in found} == {check.name for check in task.checks}
+    without = {check.name for check in task.checks} - {failed.check.name for failed in found}
+    assert not without, (
+        f"no wrong answer to {task.name} fails {without} first: add one each to "
+        f"tests/answers/ch{task.chapter:02}.py"
+    )
     assert all(len(line) <= 80 for failed in found for line in lines([failed]))
 
 

@@ -31,7 +31,8 @@ def first_of_each_chapter():
 
 @pytest.mark.parametrize("task", first_of_each_chapter())
 def test_a_task_does_not_contradict_itself(task):
-    assert not list(contradictions.in_task(task))
+    found = list(contradictions.in_task(task))
+    assert not found, f"{task.name}: {found}"
 
 
 @pytest.mark.parametrize("task", first_of_each_chapter())
@@ -42,7 +43,10 @@ def test_every_check_of_a_gradient_uses_an_input_too_large_for_a_numeric_one(tas
         calls = []
         check.holds(calls_recorded(task.solution, calls), task.rng(check))
         entries = [sum(np.size(x) for x in call.arguments) for call in calls if call.pulled.get(1)]
-        assert not entries or max(entries) >= 30_000, check.name
+        assert not entries or max(entries) >= 30_000, (
+            f"{task.name}: the inputs of the check {check.name} have at most {max(entries)} entries, "
+            "too few against a numeric derivative: use same_operation or same_pullback"
+        )
 
 
 def test_every_task_has_a_check_with_random_inputs(task):
@@ -52,14 +56,15 @@ def test_every_task_has_a_check_with_random_inputs(task):
         check.holds(task.solution, rng)
         return rng.bit_generator.state != before
 
-    assert any(map(draws, task.checks))
+    assert any(map(draws, task.checks)), f"{task.name}: no check draws its inputs from rng"
 
 
 def test_every_task_describes_the_required_function(task):
-    assert task.chapter in course.CHAPTERS
-    assert task.difficulty in (1, 2, 3)
-    assert "Returns" in task.__doc__
-    assert all(len(line) <= 100 for line in task.code(solved=True).splitlines())
+    assert task.chapter in course.CHAPTERS, f"{task.name}: there is no chapter {task.chapter}"
+    assert task.difficulty in (1, 2, 3), f"{task.name}: the difficulty is 1, 2 or 3"
+    assert "Returns" in task.__doc__, f"{task.name}: the docstring does not say what it returns"
+    long = [line for line in task.code(solved=True).splitlines() if len(line) > 100]
+    assert not long, f"{task.name}: lines of more than 100 characters: {long}"
 
 
 def test_a_mistake_says_what_is_wrong_and_then_what_to_do(task):
