@@ -90,18 +90,23 @@ def test_a_model_survives_a_round_trip_through_a_folder(kind, dtype, tmp_path):
 
 def test_every_layout_is_listed_has_a_model_and_stands_in_docs():
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    modelled = {name.split()[0] for name in SIZES}
+    forgotten = []
     for layout in vars(layouts).values():
         if not isinstance(layout, layouts.Layout):
             continue
         kind = layout.model_type
-        assert layouts.LAYOUTS.get(kind) is layout, (
-            f"add the layout {kind} to LAYOUTS in minimha/interchange/layouts.py, behind all layouts "
-            "that have fewer settings"
-        )
-        assert kind in {name.split()[0] for name in SIZES}, (
-            f"add a model of the layout {kind} to SIZES in {Path(__file__).relative_to(ROOT)}"
-        )
-        assert f"| `{kind}` |" in page, f"add the layout {kind} to the table in docs/models.md"
+        if layouts.LAYOUTS.get(kind) is not layout:
+            forgotten.append(
+                f"{kind}: add it to LAYOUTS in minimha/interchange/layouts.py, behind the layouts "
+                "whose settings it has, too"
+            )
+        if kind not in modelled:
+            here = Path(__file__).relative_to(ROOT)
+            forgotten.append(f"{kind}: add a model with settings of its own to SIZES in {here}")
+        if f"| `{kind}` |" not in page:
+            forgotten.append(f"{kind}: add a row to the table in docs/models.md")
+    assert not forgotten, "\n".join(forgotten)
 
 
 def test_a_gpt_2_without_biases_is_written_with_zeros(tmp_path):
