@@ -12,8 +12,9 @@ from .implementations import accelerated
 
 def _entries(table: Array, indices: Array) -> int:
     """The number of entries of y; 0 for arguments that are refused."""
-    possible = table.ndim == 2 and backend.is_array(indices)
-    return math.prod(indices.shape) * table.shape[1] if possible else 0
+    if table.ndim != 2 or not backend.is_array(indices):
+        return 0
+    return math.prod(indices.shape) * table.shape[1]
 
 
 @operation(native=half.always)
@@ -32,18 +33,21 @@ def embedding(table: Array, indices: Array) -> tuple[Array, Pullback]:
     shape = table.shape
     if len(shape) != 2:
         raise ValueError("table must have two axes, (N, M)")
-    rows, width = shape
-    places = xp.reshape(indices, (-1,))
-    outside = (places < 0) | (places >= rows)
+    rows, width = shape  # N, M
+    places = xp.reshape(indices, (-1,))  # (n,), n being the number of indices
+    outside = (places < 0) | (places >= rows)  # (n,)
     if backend.on_host(outside):
         if xp.any(outside):
             raise IndexError(f"indices must be from 0 to {rows - 1}, the rows of the table")
-        y = xp.take(table, places, axis=0)
+        y = xp.take(table, places, axis=0)  # (n, M)
     else:
-        y = xp.take(table, xp.where(outside, xp.zeros_like(places), places), axis=0)
+        # Row 0 is read in place of a row that does not exist, and replaced by NaN.
+        y = xp.take(table, xp.where(outside, xp.zeros_like(places), places), axis=0)  # (n, M)
         y = xp.where(outside[:, None], xp.full_like(y, math.nan), y)
 
+    # A row that was read several times receives the sum of its gradients.
     def pullback(dy: Array) -> tuple[Array, None]:
-        return backend.add_at(shape, (indices,), dy), None
+        dtable = backend.add_at(shape, (indices,), dy)  # (N, M)
+        return dtable, None
 
     return xp.reshape(y, (*indices.shape, width)), pullback

@@ -28,10 +28,13 @@ def gelu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
     Raises ValueError if `times` has another shape.
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016).
     """
-    xp, c = namespace(x), math.sqrt(2 / math.pi)
-    # beyond ±10 g is 0 or 1 to all digits, and e^(−2u) would overflow
+    xp = namespace(x)
+    c = math.sqrt(2 / math.pi)
+
+    # Beyond ±10, g is 0 or 1 to all digits, and e^(−2u) would overflow.
     x = ops.clip(x, min=-10.0)
     z = ops.clip(x, max=10.0)
+
     z2 = z * z  # z**3 would call the general power, ten times slower than two products
     u = z * (c + c * 0.044715 * z2)
     g = 1 / (1 + xp.exp(-2 * u))  # 1 + tanh u would lose its digits
@@ -71,7 +74,8 @@ def silu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
     "Searching for Activation Functions" (2017), as swish with β = 1.
     """
     xp = namespace(x)
-    # beyond ±80 g is 0 or 1 to all digits, and e^(−x) would overflow
+
+    # Beyond ±80, g is 0 or 1 to all digits, and e^(−x) would overflow.
     x = ops.clip(x, min=-80.0)
     z = ops.clip(x, max=80.0)
     g = 1 / (1 + xp.exp(-z))

@@ -27,13 +27,15 @@ def known_finite(x: Array) -> bool:
 
 def hide(x: Array, visible: Array | None) -> Array:
     """x with zeros in the hidden places."""
+    if visible is None:
+        return x
     xp = namespace(x)
-    return x if visible is None else xp.where(visible, x, xp.zeros_like(x))
+    return xp.where(visible, x, xp.zeros_like(x))
 
 
 def ones_where_hidden(x: Any, visible: Array | None) -> Any:
-    """A scale or softcap with 1 in place of its hidden entries, if it is an array that is not
-    finite; x may be a Tensor."""
+    """A scale or softcap with 1 in place of hidden entries, if some of its entries are not finite;
+    anything else unchanged. x may be a number, an array or a Tensor."""
     array = array_of(x)
     if visible is None or not backend.is_array(array) or known_finite(array):
         return x
@@ -46,12 +48,15 @@ def products(a: Array, b: Array, visible: Array | None) -> Array:
     a (…, H, T, N), b (…, G, S, N), visible broadcasts to the result (…, H, T, S). Head h of
     a is multiplied by head h // (H // G) of b.
     """
-    xp, shape = namespace(a, b), (*a.shape[:-1], b.shape[-2])
+    xp = namespace(a, b)
+    shape = (*a.shape[:-1], b.shape[-2])  # (…, H, T, S)
     if visible is not None and backend.on_host(a) and not (is_finite(a) and is_finite(b)):
         a, b = _without_hidden_rows(a, b, xp.broadcast_to(visible, shape))
-    y = _unfolded(_folded(a, b) @ b.mT, shape)
+    y = _unfolded(_folded(a, b) @ b.mT, shape)  # (…, H, T, S)
     if visible is None or known_finite(y):
         return y
+
+    # Of a hidden pair with a NaN or an infinity, the product is 0 instead.
     return hide(y, visible | xp.isfinite(y))
 
 
@@ -60,26 +65,30 @@ def sums_over_keys(weights: Array, b: Array, visible: Array | None) -> Array:
 
     weights (…, H, T, S), 0 where hidden; b (…, G, S, N); the result (…, H, T, N).
     """
-    xp, shape = namespace(weights, b), (*weights.shape[:-1], b.shape[-1])
-    rows = _folded(weights, b)
-    if visible is not None and not known_finite(b):
-        visible = _folded(xp.broadcast_to(visible, weights.shape), b)
-        return _unfolded(_visible_matmul(rows, b, visible), shape)
-    return _unfolded(rows @ b, shape)
+    xp = namespace(weights, b)
+    shape = (*weights.shape[:-1], b.shape[-1])  # (…, H, T, N)
+    rows = _folded(weights, b)  # (…, G, H/G · T, S)
+    if visible is None or known_finite(b):
+        return _unfolded(rows @ b, shape)
+
+    visible = _folded(xp.broadcast_to(visible, weights.shape), b)  # (…, G, H/G · T, S)
+    return _unfolded(_visible_matmul(rows, b, visible), shape)
 
 
 def sums_over_queries(weights: Array, a: Array, visible: Array | None, like: Array) -> Array:
     """weightsᵀ · a: for every key, the weighted sum of the rows of a over all queries that read it.
 
-    weights (…, H, T, S), 0 where hidden; a (…, H, T, N); the result (…, G, S, N), G being that of
-    like (…, G, S, _).
+    weights (…, H, T, S), 0 where hidden; a (…, H, T, N); the result (…, G, S, N), where like has
+    the shape (…, G, S, _).
     """
     xp = namespace(weights, a)
-    columns, rows = _folded(weights, like).mT, _folded(a, like)
-    if visible is not None and not known_finite(a):
-        visible = _folded(xp.broadcast_to(visible, weights.shape), like)
-        return _visible_matmul(columns, rows, visible.mT)
-    return columns @ rows
+    columns = _folded(weights, like).mT  # (…, G, S, H/G · T)
+    rows = _folded(a, like)  # (…, G, H/G · T, N)
+    if visible is None or known_finite(a):
+        return columns @ rows
+
+    visible = _folded(xp.broadcast_to(visible, weights.shape), like)  # (…, G, H/G · T, S)
+    return _visible_matmul(columns, rows, visible.mT)
 
 
 def _folded(x: Array, like: Array) -> Array:
@@ -87,22 +96,26 @@ def _folded(x: Array, like: Array) -> Array:
     more queries, so that grouped heads need no separate products."""
     if x.shape[:-2] == like.shape[:-2]:
         return x
-    heads, groups = x.shape[-3], like.shape[-3]
+    heads = x.shape[-3]  # H
+    groups = like.shape[-3]  # G
     shape = (*x.shape[:-3], groups, heads // groups * x.shape[-2], x.shape[-1])
     return namespace(x).reshape(x, shape)
 
 
 def _unfolded(y: Array, shape: tuple[int, ...]) -> Array:
     """The inverse of `_folded`, for a result of this shape."""
-    return y if y.shape == shape else namespace(y).reshape(y, shape)
+    if y.shape == shape:
+        return y
+    return namespace(y).reshape(y, shape)
 
 
 def _without_hidden_rows(a: Array, b: Array, visible: Array) -> tuple[Array, Array]:
     """The arguments of `products` with zeros in rows that are hidden from every query, so that no
     library warns about them."""
     xp = namespace(a, b)
-    rows, columns = xp.any(visible, axis=-1), xp.any(_folded(visible, b), axis=-2)
-    return hide(a, rows[..., None]), hide(b, columns[..., None])
+    queries = xp.any(visible, axis=-1)  # (…, H, T), those that see a key
+    keys = xp.any(_folded(visible, b), axis=-2)  # (…, G, S), those that a query sees
+    return hide(a, queries[..., None]), hide(b, keys[..., None])
 
 
 def _visible_matmul(a: Array, b: Array, visible: Array) -> Array:
@@ -113,10 +126,12 @@ def _visible_matmul(a: Array, b: Array, visible: Array) -> Array:
     """
     xp = namespace(a, b)
     nonfinite = ~xp.all(xp.isfinite(b), axis=-1)  # (…, J)
-    y = xp.matmul(a, hide(b, ~nonfinite[..., None]))
-    reached = visible & nonfinite[..., None, :]
+    y = xp.matmul(a, hide(b, ~nonfinite[..., None]))  # (…, I, N)
+    reached = visible & nonfinite[..., None, :]  # (…, I, J)
     if not backend.on_host(y):
         return xp.where(xp.any(reached, axis=-1, keepdims=True), xp.full_like(y, math.nan), y)
+
+    # On the host, the rows of b that are not finite are added one by one.
     others = tuple(range(reached.ndim - 1))
     for j in map(int, xp.nonzero(xp.any(reached, axis=others))[0]):
         here = slice(j, j + 1)

@@ -18,8 +18,9 @@ class Quantised:
     values  (M, N) of int8, from −127 to 127
     scale   (1, N), one for each column, or (M, 1), one for each row
 
-    Rounding changes an entry by about scale/2 = max |w|/254 at most, over the column or the row,
-    unless that is subnormal. If all entries of a column have one scale, x w = (x values) · scale.
+    Rounding changes an entry by at most about scale/2, which is max |w|/254 over its column or row,
+    unless the scale is subnormal. If all entries of a column have one scale,
+    x w = (x values) · scale.
     Source: Dettmers et al., "LLM.int8()" (2022), for the weights alone, without its treatment of
     outliers.
     """
@@ -29,17 +30,21 @@ class Quantised:
 
     @classmethod
     def of(cls, w: Array, axis: int) -> Quantised:
-        """w rounded to multiples of max |w|/127, one scale for all entries along this axis. They
-        follow each other in memory, in the order in which kernels read them. float16 and bfloat16
-        get scales of float32."""
+        """w rounded to multiples of max |w|/127, with one scale for all entries along this axis.
+
+        Entries with the same scale are neighbours in memory, in the order in which kernels read
+        them. float16 and bfloat16 get scales of float32.
+        """
         if axis % 2 == 0:
             return cls.of(w.mT, axis=1).mT
         w = widened(w)
         xp = namespace(w)
-        scale = xp.max(xp.abs(w), axis=1, keepdims=True) / 127
+        scale = xp.max(xp.abs(w), axis=1, keepdims=True) / 127  # (M, 1)
+
+        # A row of zeros has scale 0: it is divided by 1.
         steps = xp.round(w / xp.where(scale > 0, scale, xp.ones_like(scale)))
-        values = xp.empty(w.shape, dtype=xp.int8, device=w.device)  # row by row in memory
         steps = backend.clip(steps, -127, 127)  # a subnormal scale may be far too small
+        values = xp.empty(w.shape, dtype=xp.int8, device=w.device)  # row by row in memory
         values[...] = xp.astype(steps, xp.int8)
         return cls(values, scale)
 
@@ -60,6 +65,8 @@ class Quantised:
         return Quantised(self.values.mT, self.scale.mT)
 
     def rows(self, indices: Array) -> Array:
-        """Rows of a matrix with a scale for each row, as `embedding` of a wide table."""
-        rows, scale = embedding(self.values, indices), embedding(self.scale, indices)
+        """Rows of a matrix with a scale for each row, in the dtype of the scales: what `embedding`
+        returns for a table that is not quantised."""
+        rows = embedding(self.values, indices)  # (…, N)
+        scale = embedding(self.scale, indices)  # (…, 1)
         return namespace(scale).astype(rows, scale.dtype) * scale

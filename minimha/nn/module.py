@@ -30,7 +30,8 @@ class Module:
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters with their names, in the order of the attributes."""
-        return iter([item for item in self._inside(Tensor) if item[1].requires_grad])
+        tensors = self._inside(Tensor)
+        return iter([(name, tensor) for name, tensor in tensors if tensor.requires_grad])
 
     def parameters(self) -> list[Tensor]:
         """All parameters."""
@@ -58,19 +59,25 @@ class Module:
 
     def __repr__(self) -> str:
         """Every parameter with its name, shape and number of entries, and their sum."""
-        rows = [
-            (name, str(tuple(p.shape)), f"{math.prod(p.shape):,}")
-            for name, p in self.named_parameters()
-        ]
-        total = sum(math.prod(p.shape) for p in self.parameters())
+        rows = []
+        total = 0
+        for name, p in self.named_parameters():
+            entries = math.prod(p.shape)
+            total += entries
+            rows.append((name, str(tuple(p.shape)), f"{entries:,}"))
         rows.append(("all parameters", "", f"{total:,}"))
+
+        # Each column is as wide as its widest entry.
         names, shapes, counts = (max(map(len, column)) for column in zip(*rows, strict=True))
         lines = [f"  {n:<{names}}  {s:<{shapes}}  {c:>{counts}}" for n, s, c in rows]
         return "\n".join([type(self).__name__, *lines])
 
     def _inside(self, kind: type) -> list[tuple[str, Any]]:
         """Every Tensor or Module in this module once, with the first of its names."""
-        found, seen = [], set()
+        found: list[tuple[str, Any]] = []
+        seen: set[int] = set()
+
+        # A stack, not a recursion: reversed, so that the first part is visited next.
         waiting: list[tuple[str, Any]] = [("", self)]
         while waiting:
             name, value = waiting.pop()
@@ -78,12 +85,24 @@ class Module:
                 seen.add(id(value))
                 found.append((name, value))
             if isinstance(value, Module | dict | list | tuple):
-                unnamed = value.unnamed if isinstance(value, Module) else ()
-                keyed = vars(value) if isinstance(value, Module) else value
-                items = keyed.items() if isinstance(keyed, dict) else enumerate(keyed)
-                inside = [
-                    (".".join([name] * bool(name) + [str(key)] * (key not in unnamed)), item)
-                    for key, item in items
-                ]
-                waiting += reversed(inside)
+                waiting += reversed(_parts(name, value))
         return found
+
+
+def _parts(name: str, whole: Any) -> list[tuple[str, Any]]:
+    """What a Module, dictionary, list or tuple of this name directly contains, with names."""
+    unnamed: tuple[str, ...] = ()
+    if isinstance(whole, Module):
+        unnamed = whole.unnamed
+        whole = vars(whole)
+    items = whole.items() if isinstance(whole, dict) else enumerate(whole)
+
+    parts = []
+    for key, item in items:
+        path = []
+        if name:  # the module itself, at the root, has none
+            path.append(name)
+        if key not in unnamed:
+            path.append(str(key))
+        parts.append((".".join(path), item))
+    return parts

@@ -108,7 +108,7 @@ class Bilinear(Form):
         # Singular values that may be mere rounding become 0, and so do their columns.
         limit = rounding(sigma, w)  # (G, 1)
         kept = xp.where(sigma > limit, sigma, xp.zeros_like(sigma))
-        root = xp.sqrt(kept[:, None, :d])  # (G, 1, D)
+        root = xp.sqrt(kept[:, None, :d])  # (G, 1, at most D)
         left = u[..., :d] * root  # (G, H/G · (M + 1), at most D)
         right = xp.matrix_transpose(vt)[..., :d] * root  # (G, Mk, at most D)
 
