@@ -18,6 +18,7 @@ from ..checks.verdicts import PASSED, TO_DO
 from ..tasks.catalogue import course, task_named
 from . import progress_file, student_files
 from .answers import answers, is_stub, source
+from .interrupts import in_time
 
 
 class Own(NamedTuple):
@@ -35,7 +36,7 @@ class Own(NamedTuple):
         text = self.source.decode()
         linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
         code = compile(text, file, "exec", dont_inherit=True)
-        student_files.in_time(exec, code, vars(module))
+        in_time(exec, code, vars(module))
         function: Callable[..., Any] = vars(module)[name]
         return function
 

@@ -19,7 +19,7 @@ from graded import PACKAGE, ROOT
 from minimha import homework
 from minimha.homework.checks import time_limit
 from minimha.homework.checks.calls import calls_recorded, changed_in_place
-from minimha.homework.student import progress_file, student_files
+from minimha.homework.student import interrupts, progress_file, student_files
 
 
 def write(path, body, name="twice"):
@@ -230,7 +230,7 @@ BAD = {
 def test_a_file_that_cannot_run_is_wrong_and_the_message_says_why(
     body, says, student, folder, monkeypatch
 ):
-    monkeypatch.setattr(student_files, "SECONDS", 0.3)
+    monkeypatch.setattr(interrupts, "SECONDS", 0.3)
     monkeypatch.setattr(time_limit, "PATIENCE", 200)  # the machine may be busy
     monkeypatch.setattr(os, "_exit", lambda _: pytest.fail("the command ends"))
     write(folder / "twice.py", body)
@@ -248,7 +248,7 @@ def test_a_file_that_cannot_run_is_wrong_and_the_message_says_why(
 def limit(request, monkeypatch):
     """Limits of 0.1 s of processor time, and of 0.3 s on the clock, by an alarm or, as on Windows
     and in a browser, by a trace hook."""
-    monkeypatch.setattr(student_files, "SECONDS", 0.1)
+    monkeypatch.setattr(interrupts, "SECONDS", 0.1)
     monkeypatch.setattr(time_limit, "PATIENCE", 3)
     if request.param == "trace hook":
         monkeypatch.delattr(signal, "setitimer", raising=False)
@@ -276,8 +276,8 @@ def test_what_takes_too_long_is_stopped_and_what_is_in_time_is_not():
     before = handlers()
     for call, seconds in ((looping, "0.[13]"), (sleeping, "0.3")):  # the machine may be busy
         with pytest.raises(TimeoutError, match=f"stopped after {seconds} seconds"):
-            student_files.in_time(call)
-    assert student_files.in_time(abs, -2) == 2
+            interrupts.in_time(call)
+    assert interrupts.in_time(abs, -2) == 2
     assert sleeping() == "awake"
     assert handlers() == before
 
@@ -290,11 +290,11 @@ def catching():
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs an alarm")
 def test_an_alarm_ends_a_sleep_even_after_its_error_was_caught(monkeypatch):
-    monkeypatch.setattr(student_files, "SECONDS", 0.1)
+    monkeypatch.setattr(interrupts, "SECONDS", 0.1)
     monkeypatch.setattr(time_limit, "PATIENCE", 3)
     start = time.monotonic()
     with pytest.raises(TimeoutError):
-        student_files.in_time(catching)
+        interrupts.in_time(catching)
     assert time.monotonic() - start < 30
 
 
@@ -302,11 +302,11 @@ def test_an_alarm_ends_a_sleep_even_after_its_error_was_caught(monkeypatch):
 def test_a_call_within_a_call_leaves_the_outer_limit_in_force():
     def outer():
         with pytest.raises(TimeoutError):
-            student_files.in_time(looping)
+            interrupts.in_time(looping)
         sleeping()
 
     with pytest.raises(TimeoutError):
-        student_files.in_time(outer)
+        interrupts.in_time(outer)
 
 
 @pytest.mark.usefixtures("limit")
@@ -320,7 +320,7 @@ def test_an_open_debugger_is_not_interrupted():
         Debugger().set_trace()
         return "continued"
 
-    assert student_files.in_time(debugged) == "continued"
+    assert interrupts.in_time(debugged) == "continued"
 
 
 def test_changes_in_nested_arguments_are_detected():
@@ -487,6 +487,7 @@ def test_plain_pytest_says_what_it_cannot_check(tmp_path, in_pytest):
     assert code == pytest.ExitCode.INTERRUPTED
     assert "two files are homework for softmax" in shown
     assert "student_files.py" not in shown
+    assert "interrupts.py" not in shown
 
 
 def test_start_can_ask_agents_to_tutor(student, folder):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minimha import homework
+from minimha.homework.student import progress_file
 from minimha.homework.student.progress_file import RECORD
 
 
@@ -149,8 +150,8 @@ def test_a_function_with_an_unknown_name_is_refused(notebook):
 
 
 CELLS = [
-    "import minimha as mh\nfrom minimha.homework import student_files\nstudent_files.SECONDS = 0.3\n"
-    "from minimha.homework import time_limit\ntime_limit.PATIENCE = 200  # the machine may be busy",
+    "import minimha as mh\nfrom minimha.homework.student import interrupts\ninterrupts.SECONDS = 0.3\n"
+    "from minimha.homework.checks import time_limit\ntime_limit.PATIENCE = 200  # the machine may be busy",
     "def softmax(x):\n    while True: pass\n\nmh.homework.check(softmax)",
     "class Odd(BaseException): pass\ndef linear(x, w):\n    raise Odd\n\nmh.homework.check(linear)",
     "mh.gradcheck(mh.functional.softmax, mh.Tensor([0.5, 0.25]))",
@@ -175,7 +176,7 @@ def test_a_kernel_survives_an_endless_loop(tmp_path):
     )
     assert "\nOdd\n  in linear, line 3: raise Odd\n" in odd["text"]
     assert table["data"]["text/plain"].startswith("softmax\ninput  shape  method ")
-    known = homework.progress_file.read(tmp_path)
+    known = progress_file.read(tmp_path)
     assert known == {"softmax": {"notebook": "wrong"}, "linear": {"notebook": "wrong"}}
 
 

@@ -19,7 +19,7 @@ from minimha import homework, parallel
 from minimha.homework.checks import time_limit
 from minimha.homework.checks.time_limit import Spent
 from minimha.homework.checks.verdicts import FAILED, PASSED
-from minimha.homework.student import student_files
+from minimha.homework.student import interrupts, student_files
 from minimha.homework.teacher.grading import process
 from minimha.homework.teacher.grading.process import Limits
 
@@ -42,7 +42,7 @@ def test_the_limit_is_on_what_is_computed_and_the_clock_alone_counts_six_times(
 @pytest.fixture
 def limits(monkeypatch):
     """0.5 s of processor time for a check; much more on the clock, as the machine may be busy."""
-    monkeypatch.setattr(student_files, "SECONDS", 0.5)
+    monkeypatch.setattr(interrupts, "SECONDS", 0.5)
     monkeypatch.setattr(time_limit, "PATIENCE", 200)
     return Limits(seconds=0.5, megabytes=250)
 
@@ -115,10 +115,10 @@ def test_what_never_stops_computing_is_stopped(call):
     STOPPED.clear()
     try:
         with pytest.raises(TimeoutError, match=r"^stopped after 0\.5 seconds of processor time"):
-            student_files.in_time(call)
+            interrupts.in_time(call)
     finally:
         STOPPED.set()
-    assert student_files.in_time(abs, -2) == 2
+    assert interrupts.in_time(abs, -2) == 2
 
 
 ENDLESS_LIST = """
@@ -136,7 +136,7 @@ def scaled(*_, **__):
 @pytest.mark.skipif(sys.platform == "win32", reason="needs an alarm")
 @pytest.mark.usefixtures("limits")
 def test_alarms_while_the_memory_of_an_endless_list_is_freed_change_nothing(monkeypatch):
-    monkeypatch.setattr(student_files, "SECONDS", 0.2)
+    monkeypatch.setattr(interrupts, "SECONDS", 0.2)
     setitimer = signal.setitimer
     monkeypatch.setattr(  # a list this short is freed in less than 0.1 s
         signal, "setitimer", lambda which, seconds, interval=0.0: setitimer(
@@ -158,7 +158,7 @@ def test_only_lines_inside_the_call_are_interrupted():
 
     before = hooks()
     with pytest.raises(TimeoutError):
-        student_files.in_time(catches_everything)
+        interrupts.in_time(catches_everything)
     assert hooks() == before
 
 
@@ -179,12 +179,12 @@ def waits_for_a_process():
 @pytest.mark.skipif(sys.platform == "win32", reason="needs an alarm")
 @pytest.mark.parametrize("call", [sleeps, waits_for_a_lock, waits_for_a_process])
 def test_what_waits_for_ever_is_stopped_and_called_waiting(call, monkeypatch):
-    monkeypatch.setattr(student_files, "SECONDS", 0.2)
+    monkeypatch.setattr(interrupts, "SECONDS", 0.2)
     monkeypatch.setattr(time_limit, "PATIENCE", 3)
     with pytest.raises(
         TimeoutError, match=r"^stopped after 0\.6 seconds, although .* sleep or wait"
     ):
-        student_files.in_time(call)
+        interrupts.in_time(call)
 
 
 NEVER_DONE = {
@@ -257,7 +257,7 @@ SAMPLE = list(FIRST.values())[::3]
 @pytest.mark.usefixtures("beside_busy_processes")
 @pytest.mark.parametrize("answer", SAMPLE, ids=lambda answer: answer.task)
 def test_right_answers_pass_beside_busy_processes(answer, monkeypatch):
-    monkeypatch.setattr(student_files, "SECONDS", 3)
+    monkeypatch.setattr(interrupts, "SECONDS", 3)
     monkeypatch.setattr(time_limit, "PATIENCE", 60)
     task, code = homework.course()[answer.task], f"import numpy as np\n{answer.code()}"
     yours = answers.function(task.name, code)

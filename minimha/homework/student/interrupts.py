@@ -1,0 +1,142 @@
+"""Interrupting a student's code when its time is up."""
+
+from __future__ import annotations
+
+import bdb
+import functools
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import minimha_autograd
+
+from ..checks.time_limit import Spent
+
+SECONDS = 10
+"""How many seconds of processor time loading a file or running one check may take."""
+
+PACKAGES = [Path(__file__).parents[2], Path(minimha_autograd.__file__ or "").parent]
+"""The folders of minimha and its engine."""
+
+
+class _Late(KeyboardInterrupt):
+    """Interrupts code that takes too long: `except Exception` does not catch it."""
+
+
+def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of call(*arguments).
+
+    Raises TimeoutError if the call exceeds SECONDS, as `Spent` counts them, unless a debugger is
+    open: by an alarm or, on Windows and in a browser, which have none, by a trace hook. Only a call
+    in the main thread is limited. The processor time of all threads counts.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call(*arguments)
+    start = _spent()
+    stop = (_alarm if hasattr(signal, "setitimer") else _hook)(start)
+    try:
+        return _limited(call, arguments)
+    except _Late as error:
+        timeout = TimeoutError(f"stopped after {error}")
+        raise timeout.with_traceback(error.__traceback__) from None
+    finally:
+        stop()
+
+
+def _limited(call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
+    """Call it. An alarm raises only while this frame is on the stack."""
+    return call(*arguments)
+
+
+def _inside(stack: Iterable[types.FrameType]) -> list[types.FrameType]:
+    """The frames of the call that `in_time` limits, innermost first; if such calls are nested,
+    those of the innermost. Empty while `in_time` itself runs, before or after the call."""
+    found: list[types.FrameType] = []
+    for frame in stack:
+        if frame.f_code is _limited.__code__:
+            return [*found, frame]
+        if frame.f_code is in_time.__code__:
+            break
+        found.append(frame)
+    return []
+
+
+def _spent() -> Spent:
+    return Spent(time.process_time(), time.monotonic())
+
+
+def _alarm(start: Spent) -> Callable[[], None]:
+    """Look whether time is up, after SECONDS and then ten times a second, and interrupt the call.
+    Returns the function that ends this.
+
+    An alarm may come at any moment, even while `in_time` handles the interruption: to free a large
+    list takes longer than the time between two alarms. So it looks at the stack, and raises only
+    inside the call.
+
+    A bare `except:` may catch the interruption. So from the second time on, the next line, which is
+    then inside the `except`, is interrupted, too: this ends a loop around a `try`.
+    """
+    interrupted = False
+
+    def interrupt(_: int, frame: types.FrameType | None) -> None:
+        nonlocal interrupted
+        late = _spent().since(start).exceeds(SECONDS)
+        if not late:
+            return
+        stack = [frame for frame, _ in traceback.walk_stack(frame)]
+        inside = _inside(stack)
+        if not inside:
+            return
+        if any(frame.f_code.co_filename == bdb.__file__ for frame in stack):
+            signal.setitimer(signal.ITIMER_REAL, 0)  # a debugger is open
+            return
+        if interrupted:
+            _interrupt_next_line(inside, late)
+        interrupted = True
+        raise _Late(late)
+
+    def stop() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.settrace(tracer)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+
+    tracer = sys.gettrace()
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, SECONDS, 0.1)
+    return stop
+
+
+def _interrupt_next_line(stack: Iterable[types.FrameType], late: str) -> None:
+    """Interrupt the next line in one of these frames, but not in minimha's own, which clean up."""
+
+    def hook(_: types.FrameType, event: str, __: Any) -> Any:
+        if event == "line":
+            raise _Late(late)
+        return hook
+
+    for frame in stack:
+        if not any(Path(frame.f_code.co_filename).is_relative_to(ours) for ours in PACKAGES):
+            frame.f_trace = hook
+    sys.settrace(lambda *_: None)  # the frames have hooks of their own
+
+
+def _hook(start: Spent) -> Callable[[], None]:
+    """Interrupt, once, at the first line of Python after time is up; a debugger replaces the hook.
+    Returns the function that ends this."""
+    earliest = start.clock + SECONDS
+
+    def hook(*_: Any) -> Any:
+        if time.monotonic() > earliest and (late := _spent().since(start).exceeds(SECONDS)):
+            raise _Late(late)
+        return hook
+
+    stop = functools.partial(sys.settrace, sys.gettrace())
+    sys.settrace(hook)
+    return stop
