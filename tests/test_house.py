@@ -277,12 +277,18 @@ def on_first_use(package):
     return checked, listed
 
 
-def test_type_checkers_see_what_is_imported_on_first_use():
-    checked, listed = on_first_use("minimha")
+@pytest.mark.parametrize("package", ["minimha", "minimha.attention", "minimha.kernels"])
+def test_type_checkers_see_what_is_imported_on_first_use(package):
+    checked, listed = on_first_use(package)
     assert checked == listed, (
         "what is imported on first use and what type checkers see differ in "
         f"{[name for name in {*checked, *listed} if checked.get(name) != listed.get(name)]}"
     )
+
+
+def test_no_package_has_a_mechanism_of_its_own_to_import_on_first_use():
+    own = [m for m, path in SOURCES.items() if "\ndef __getattr__(" in path.read_text("utf-8")]
+    assert own == [], "see minimha_autograd/first_use.py"
 
 
 def test_extension_points_are_provided_from_above():

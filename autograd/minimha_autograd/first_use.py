@@ -23,7 +23,7 @@ def on_first_use(
             })
 
     rooms  the modules of the package that are entered, each with the names that the package offers
-           from it. The module itself is offered, too
+           from it, which may be modules inside it. The room itself is offered, too
 
     Type checkers and editors read the imports above; `dir` lists `__all__`.
     """
@@ -35,7 +35,12 @@ def on_first_use(
         if name not in room_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-        value = getattr(import_module(f"{package}.{room_of[name]}"), name)
+        room = import_module(f"{package}.{room_of[name]}")
+        if hasattr(room, name):
+            value = getattr(room, name)
+        else:
+            value = import_module(f"{room.__name__}.{name}")
+
         # From now on Python finds it without asking here.
         setattr(sys.modules[package], name, value)
         return value

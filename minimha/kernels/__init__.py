@@ -11,7 +11,14 @@ import importlib
 import logging
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+from minimha_autograd.first_use import on_first_use
+
+if TYPE_CHECKING:
+    from .gpu import numpy_tile
+else:
+    __getattr__, __dir__ = on_first_use(__name__, {"gpu": "numpy_tile", "threads": ""})
 
 __all__ = ["numpy_tile"]
 
@@ -45,13 +52,3 @@ def register_all() -> None:
     """Import all kernels, which register themselves."""
     importlib.import_module(".operations", __name__)
     importlib.import_module(".attention", __name__)
-
-
-def __getattr__(name: str) -> Any:
-    """The number of threads, and kernels for GPUs on NumPy: imported when they are first used."""
-    if name in _ON_FIRST_USE:
-        return importlib.import_module(_ON_FIRST_USE[name], __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-_ON_FIRST_USE = {"numpy_tile": ".gpu.numpy_tile", "threads": ".threads"}
