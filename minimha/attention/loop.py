@@ -12,7 +12,7 @@ from minimha_autograd.operation import Wanted
 
 from ..functional.implementations import register
 from ..masks import dense
-from .arguments import Arguments, Inputs
+from .arguments import Arguments, Gradients, Inputs
 from .reference import attention
 
 
@@ -24,24 +24,36 @@ def attention_loop(
 
     If heads share an input, such as the key of a group, its gradient is the sum over these heads.
     """
-    query = x.query
-    key = x.key
-    value = x.value
-    lead, (t, s), d, dv = x.shape[:-2], x.shape[-2:], query.shape[-1], value.shape[-1]
+    query = x.query  # (…, H, T, D)
+    key = x.key  # (…, G, S, D)
+    value = x.value  # (…, G, S, Dv)
+    lead = x.shape[:-2]  # (…, H)
     if not math.prod(lead):  # no head to loop over
         return attention(x, wanted)
+
+    t, s = x.shape[-2:]
+    d = query.shape[-1]
+    dv = value.shape[-1]
+
+    def split(a: Any, *shape: int) -> list[Any]:
+        return _heads(a, lead, shape)
+
+    # Lists with one entry for each head, of the shape given.
     heads = Inputs(
-        query=_heads(query, lead, (t, d)),
-        key=_heads(_per_head(key, query), lead, (s, d)),
-        value=_heads(_per_head(value, query), lead, (s, dv)),
-        bias=_heads(x.bias, lead, (t, s)),
-        sink=_heads(x.sink, lead, ()),
-        scale=_heads(x.scale, lead, (t, s)),
-        softcap=_heads(x.softcap, lead, (t, s)),
+        query=split(query, t, d),
+        key=split(_per_head(key, query), s, d),
+        value=split(_per_head(value, query), s, dv),
+        bias=split(x.bias, t, s),
+        sink=split(x.sink),
+        scale=split(x.scale, t, s),
+        softcap=split(x.softcap, t, s),
     )
-    visible = _heads(x.resolved_mask(), lead, (t, s))
-    keep = _heads(x.resolved_keep(), lead, (t, s))
-    values = []
+    visible = split(x.resolved_mask(), t, s)
+    keep = split(x.resolved_keep(), t, s)
+
+    outs = []  # (T, Dv) each
+    all_weights = []  # (T, S) each
+    lses = []  # (T,) each, or None
     pulls = []
     for n in range(math.prod(lead)):
         of_head = x._replace(
@@ -55,19 +67,34 @@ def attention_loop(
             mask=None if visible[n] is None else dense(visible[n]),
             keep=keep[n],
         )
-        value_of_head, pull = attention(of_head, wanted)
-        values.append(value_of_head)
+        (out, weights, lse), pull = attention(of_head, wanted)
+        outs.append(out)
+        all_weights.append(weights)
+        lses.append(lse)
         pulls.append(pull)
-    groups, of_value = key.shape, value.shape  # the pullback need not keep the arrays
 
-    def pullback(*dys: Array | None) -> tuple[Array | None, ...]:
-        shapes = (t, dv), (t, s), (t,)
-        parts = (_heads(dy, lead, shape) for dy, shape in zip(dys, shapes, strict=True))
-        gradients = zip(*(pull(*dy) for pull, *dy in zip(pulls, *parts, strict=True)))  # noqa: B905
-        dquery, dkey, dvalue, *rest = (_joined(parts, lead) for parts in gradients)
-        return dquery, _per_group(dkey, groups), _per_group(dvalue, of_value), *rest
+    # The pullback needs the shapes, and need not keep the arrays.
+    key_shape = key.shape
+    value_shape = value.shape
 
-    out, weights, lse = (_joined(parts, lead) for parts in zip(*values, strict=True))
+    def pullback(dout: Array | None, dweights: Array | None, dlse: Array | None) -> Gradients:
+        douts = split(dout, t, dv)
+        all_dweights = split(dweights, t, s)
+        dlses = split(dlse, t)
+        of_heads = []
+        for n, pull in enumerate(pulls):
+            of_heads.append(pull(douts[n], all_dweights[n], dlses[n]))
+
+        # From a tuple for each head to a tuple of arrays with an axis of heads again.
+        joined = Gradients(*(_joined(parts, lead) for parts in zip(*of_heads, strict=True)))
+        return joined._replace(
+            key=_per_group(joined.key, key_shape),
+            value=_per_group(joined.value, value_shape),
+        )
+
+    out = _joined(outs, lead)  # (…, H, T, Dv)
+    weights = _joined(all_weights, lead)  # (…, H, T, S)
+    lse = _joined(lses, lead)  # (…, H, T)
     return (out, weights, lse), pullback
 
 
@@ -78,7 +105,8 @@ def _heads(x: Any, lead: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:
     if not backend.is_array(x):
         return [x] * count
     xp = namespace(x)
-    flat = xp.reshape(xp.broadcast_to(x, (*lead, *shape)), (count, *shape))
+    of_every_head = xp.broadcast_to(x, (*lead, *shape))
+    flat = xp.reshape(of_every_head, (count, *shape))  # one axis for all heads of all sequences
     return [flat[n, ...] for n in range(count)]
 
 
@@ -87,14 +115,16 @@ def _joined(parts: Sequence[Array | None], lead: tuple[int, ...]) -> Array | Non
     if parts[0] is None:
         return None
     xp = namespace(parts[0])
-    return xp.reshape(xp.stack(list(parts)), (*lead, *parts[0].shape))
+    flat = xp.stack(list(parts))
+    return xp.reshape(flat, (*lead, *parts[0].shape))
 
 
 def _per_head(x: Array, query: Array) -> Array:
     """(…, G, S, N) -> (…, H, S, N): each key head, repeated for every query head that reads it."""
     if x.shape[:-2] == query.shape[:-2]:
         return x
-    return namespace(x).repeat(x, query.shape[-3] // x.shape[-3], axis=-3)
+    group = query.shape[-3] // x.shape[-3]  # H / G
+    return namespace(x).repeat(x, group, axis=-3)
 
 
 def _per_group(dx: Array | None, shape: tuple[int, ...]) -> Array | None:
@@ -102,5 +132,6 @@ def _per_group(dx: Array | None, shape: tuple[int, ...]) -> Array | None:
     if dx is None or dx.shape == shape:
         return dx
     xp = namespace(dx)
-    split = xp.reshape(dx, (*shape[:-2], dx.shape[-3] // shape[-3], *shape[-2:]))
+    group = dx.shape[-3] // shape[-3]  # H / G
+    split = xp.reshape(dx, (*shape[:-2], group, *shape[-2:]))  # (…, G, H/G, S, N)
     return xp.sum(split, axis=-3)

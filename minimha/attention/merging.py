@@ -11,7 +11,10 @@ from minimha_autograd.backend import Array, namespace
 from ..functional.softmax import masked_softmax
 
 
-def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]:
+def merge_attention(
+    outs: Sequence[Any],
+    lses: Sequence[Any],
+) -> tuple[Any, Any]:
     """Merge the attention of the same queries over different keys: out and lse over all the keys.
 
         first = mh.scaled_dot_product_attention(q, k[..., :9, :], v[..., :9, :], return_lse=True)
@@ -43,17 +46,28 @@ def merged(*arrays: Array) -> tuple[tuple[Array, Array], Pullback]:
     The sum is over the last axis. Where all parts are empty, everything is 0, and lse −∞. This is
     attention to the parts: their scores are the lses, and their values the outs.
     """
-    xp, count = namespace(*arrays), len(arrays) // 2
-    outs, lses = arrays[:count], xp.stack(list(arrays[count:]))
+    xp = namespace(*arrays)
+    count = len(arrays) // 2
+    outs = arrays[:count]  # (…, T, Dv) each
+    lses = xp.stack(list(arrays[count:]))  # (P, …, T), for P parts
+
+    # The softmax of the lses: its first axis has an entry for each part, as a row has for each key.
     all_weights, _ = masked_softmax(lses, axis=0)
     weights = [all_weights[p, ...] for p in range(count)]  # (…, T) each
-    out = sum(w[..., None] * y for w, y in zip(weights, outs, strict=True))
+    out = sum(w[..., None] * y for w, y in zip(weights, outs, strict=True))  # (…, T, Dv)
+    lse = ops.logsumexp(lses, axis=0)  # (…, T)
 
     def pullback(dout: Array | None, dlse: Array | None) -> tuple[Array, ...]:
-        dout = xp.zeros_like(out) if dout is None else dout
-        dlse = 0 if dlse is None else dlse
-        both = list(zip(weights, outs, strict=True))
-        douts = [w[..., None] * dout for w in weights]
-        return (*douts, *(w * (xp.sum(dout * (y - out), axis=-1) + dlse) for w, y in both))
+        if dout is None:
+            dout = xp.zeros_like(out)
+        if dlse is None:
+            dlse = 0
+        douts = []
+        dlses = []
+        for w, y in zip(weights, outs, strict=True):
+            douts.append(w[..., None] * dout)  # (…, T, Dv)
+            through_out = xp.sum(dout * (y - out), axis=-1)  # (…, T)
+            dlses.append(w * (through_out + dlse))
+        return *douts, *dlses
 
-    return (out, ops.logsumexp(lses, axis=0)), pullback
+    return (out, lse), pullback

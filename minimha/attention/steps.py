@@ -32,22 +32,23 @@ class Steps(dict[str, Any]):
         return self[name]
 
     def __repr__(self) -> str:
-        return f"Steps({', '.join(f'{name} {tuple(x.shape)}' for name, x in self.items())})"
+        shapes = [f"{name} {tuple(x.shape)}" for name, x in self.items()]
+        return f"Steps({', '.join(shapes)})"
 
 
 def attention_steps(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: masks.Mask | Array | None = None,
+    query: Any,  # (…, H, T, D)
+    key: Any,  # (…, G, S, D)
+    value: Any,  # (…, G, S, Dv)
+    mask: masks.Mask | Array | None = None,  # an array broadcasts to (…, H, T, S)
     *,
-    bias: Any = None,
-    sink: Any = None,
-    scale: Any = None,
-    softcap: Any = None,
+    bias: Any = None,  # broadcasts to (…, H, T, S)
+    sink: Any = None,  # broadcasts to (…, H)
+    scale: Any = None,  # a number, or broadcasts to (…, H, T, S)
+    softcap: Any = None,  # a number, or broadcasts to (…, H, T, S)
     dropout: float = 0.0,
     rng: backend.Generator | None = None,
-    keep: Array | None = None,
+    keep: Array | None = None,  # broadcasts to (…, H, T, S)
     tap: Callable[[str, Any], Any] = lambda _, x: x,
 ) -> Steps:
     """`scaled_dot_product_attention` with its intermediates. Returns a `Steps` with
@@ -69,42 +70,78 @@ def attention_steps(
     tap  called with the name and the value of each step that has a gradient; its result replaces
          the value
     """
-    inputs = query, key, value, bias, sink, scale, softcap
-    arrays = list(map(array_of, inputs))
-    arrays.insert(3, mask)
-    checked = arguments(*arrays, dropout=dropout, rng=rng, keep=array_of(keep))
-    visible = visible_pairs(checked.resolved_mask(), checked.bias)
-    half = arrays[0].dtype if backend.is_half(arrays[0]) else None
-    if half is not None:
-        float32 = backend.namespace(arrays[0]).float32
-        query, key, value, bias, sink, scale, softcap = (
-            ops.astype(x, dtype=float32) if backend.is_array(array_of(x)) else x for x in inputs
-        )
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scale, softcap = (ones_where_hidden(x, visible) for x in (scale, softcap))
+    checked = arguments(
+        array_of(query),
+        array_of(key),
+        array_of(value),
+        mask,
+        array_of(bias),
+        array_of(sink),
+        array_of(scale),
+        array_of(softcap),
+        dropout=dropout,
+        rng=rng,
+        keep=array_of(keep),
+    )
+    visible = visible_pairs(checked.resolved_mask(), checked.bias)  # broadcasts to (…, H, T, S)
+
+    # 16-bit floats are computed in float32, and only the output is rounded.
+    half = None
+    if backend.is_half(checked.query):
+        half = checked.query.dtype
+        query = _in_float32(query)
+        key = _in_float32(key)
+        value = _in_float32(value)
+        bias = _in_float32(bias)
+        sink = _in_float32(sink)
+        scale = _in_float32(scale)
+        softcap = _in_float32(softcap)
+
+    # A hidden pair must contribute nothing, even if its own scale or softcap is NaN.
+    if scale is None:
+        scale = 1 / math.sqrt(query.shape[-1])
+    scale = ones_where_hidden(scale, visible)
+    softcap = ones_where_hidden(softcap, visible)
+
     steps = Steps()
     gradients = steps.gradients  # a hook that named steps, which hold its Tensor, would be a cycle
 
     def step(name: str, x: Any) -> Any:
-        x = steps[name] = tap(name, x)
+        x = tap(name, x)
+        steps[name] = x
         if isinstance(x, Tensor) and x.requires_grad:
             x.register_hook(lambda gradient: gradients.update({name: gradient}))
         return x
 
+    # Each step continues from the x that the tap returned for the one before, (…, H, T, S).
     x = step("raw", pair_scores(query, key, mask=visible))
     x = step("scaled", ops.multiply(x, scale))
     if softcap is not None:
         x = step("capped", ops.multiply(ops.tanh(ops.divide(x, softcap)), softcap))
     if bias is not None:
         x = step("biased", ops.add(x, bias))
-    x = step("scores", x if visible is None else ops.where(visible, x, -math.inf))
+    if visible is not None:
+        x = ops.where(visible, x, -math.inf)
+    x = step("scores", x)
     if sink is None:
         x = step("weights", functional.softmax(x, mask=visible))
     else:
-        x = step("weights", sink_softmax(x, sink[..., None, None], mask=visible))
+        logit = sink[..., None, None]  # (…, H, 1, 1): every query of a head has the same sink
+        x = step("weights", sink_softmax(x, logit, mask=visible))
     if checked.keep is not None:
-        steps["keep"] = checked.resolved_keep()
-        x = step("dropped", functional.dropout(x, steps["keep"], p=checked.p))
-    x = weighted_sum(x, value, mask=visible)
-    step("out", x if half is None else ops.astype(x, dtype=half))
+        keep = checked.resolved_keep()
+        steps["keep"] = keep
+        x = step("dropped", functional.dropout(x, keep, p=checked.p))
+    out = weighted_sum(x, value, mask=visible)  # (…, H, T, Dv)
+    if half is not None:
+        out = ops.astype(out, dtype=half)
+    step("out", out)
     return steps
+
+
+def _in_float32(x: Any) -> Any:
+    """An array or a Tensor as float32; a number or None unchanged."""
+    array = array_of(x)
+    if not backend.is_array(array):
+        return x
+    return ops.astype(x, dtype=backend.namespace(array).float32)
