@@ -110,6 +110,17 @@ def test_the_engine_does_not_know_attention():
             )
 
 
+def test_the_pages_of_the_book_exist():
+    section = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## The pages of the book")[2]
+    lists = re.findall(r"^- `(.*?)/`: ((?:.+\n)(?:  .+\n)*)", section, re.MULTILINE)
+    pages = [
+        f"{folder}/{name}" for folder, names in lists for name in re.findall(r"`(.*?)`", names)
+    ]
+    assert len(pages) > 30
+    missing = [page for page in pages if not (ROOT / page).is_file()]
+    assert not missing, f"CONTRIBUTING.md lists pages of the book that do not exist: {missing}"
+
+
 def test_every_module_is_in_a_room_of_the_table():
     rooms = {room(module) for module in SOURCES}
     assert rooms <= {*ROOMS}, f"add {rooms - {*ROOMS}} to the table of rooms in CONTRIBUTING.md"
