@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
+# Types of the arguments that a function has for itself.
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
@@ -55,12 +56,14 @@ def arguments_of(settings: Callable[Fields, Settings_co]) -> _Decorator[Settings
     made: Callable[..., Any] = settings
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        # Of the function's arguments, all but the object; then the arguments that make the object.
         *own, _ = inspect.signature(function).parameters.values()
         fields = inspect.signature(settings).parameters.values()
         signature = inspect.Signature(sorted([*own, *fields], key=_place))
 
         @functools.wraps(function)
         def called(*args: Any, **keywords: Any) -> Any:
+            # As in a call of Python's, none may be missing, unknown or given twice.
             try:
                 given = signature.bind(*args, **keywords).arguments
             except TypeError as error:
