@@ -383,33 +383,25 @@ class Signature:
             inputs = tuple(inputs[0])
 
         if positional:
-            settings |= self._by_position(positional, settings, len(inputs))
+            by_place = dict(zip(self.settings, positional))  # noqa: B905  too many are refused
+            if len(by_place) < len(positional) or not settings.keys().isdisjoint(by_place):
+                number = len(inputs) + len(positional)
+                what = f"got {number} arguments by position: too many, or named as well"
+                raise TypeError(f"{self.name}{self.shown} {what}")
+            settings |= by_place
         if not self._array_names.isdisjoint(settings):
             inputs = (*inputs, *self._by_name(settings, len(inputs)))
 
         for name, x in settings.items():
             # Fast path: most settings are numbers or tuples of numbers.
-            if type(x) in _PLAIN or name in self._options.selecting:
+            if type(x) in _PLAIN:
                 continue
             if type(x) is tuple and _NUMBERS.issuperset(map(type, x)):
                 continue
+            if name in self._options.selecting:
+                continue  # an index, which the operation converts itself
             settings = {**settings, name: self._setting(name, x)}
         return inputs, settings
-
-    def _by_position(
-        self,
-        positional: tuple[Any, ...],
-        settings: dict[str, Any],
-        number_before: int,
-    ) -> dict[str, Any]:
-        """The settings that follow so many arrays, by their names."""
-        found = dict(zip(self.settings, positional, strict=False))
-        too_many = len(found) < len(positional)
-        if too_many or not settings.keys().isdisjoint(found):
-            number = number_before + len(positional)
-            what = f"got {number} arguments by position: too many, or named as well"
-            raise TypeError(f"{self.name}{self.shown} {what}")
-        return found
 
     def _by_name(self, settings: dict[str, Any], number_before: int) -> list[Any]:
         """The arrays that follow so many others, taken out of the settings. At the end, what is no
