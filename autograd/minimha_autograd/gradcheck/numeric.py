@@ -123,7 +123,7 @@ def _at(loss: Loss, x: np.ndarray) -> Any:
     try:
         return loss(x)
     except (ArithmeticError, ValueError):
-        return np.nan
+        return np.nan  # then the estimate is NaN, too, and a smaller step decides
 
 
 def _central(
@@ -162,7 +162,7 @@ def complex_step(loss: Loss, x: np.ndarray, h: np.ndarray) -> np.ndarray:
     for k in np.ndindex(x.shape):
         z = x.astype(dtype)
         z[k] += 1j * h[k]
-        result[k] = loss(z).imag / h[k]
+        result[k] = loss(z).imag / h[k]  # L(x + ih) = L(x) + ih L′(x) − …, so h may be tiny
     return result
 
 

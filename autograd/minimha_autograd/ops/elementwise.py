@@ -85,6 +85,7 @@ def _unary(name: str) -> Operation:
 
         return y, pullback
 
+    # The wrapper takes the name, for messages and the registry, and the text from the function.
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"y = {formula}.   dx = dy · {derivative}."
 
@@ -232,6 +233,7 @@ def _choice(a: Array, b: Array, larger: bool) -> tuple[Array, Pullback]:
     y = xp.where(takes_a, a, b)
 
     def pullback(dy: Array) -> tuple[Array, Array]:
+        # Half of dy for each of two equal numbers: the mean of the slopes on both sides.
         of_tie = xp.where(tie, dy / 2, xp.zeros_like(dy))
         da = xp.where(a_wins, dy, of_tie)
         return da, dy - da  # together they are dy
@@ -307,7 +309,7 @@ def _bound(name: str, bound: Any, x: Array) -> Any:
         if not same_library or bound.dtype != x.dtype:
             fix = "convert one, nothing is converted silently"
             raise TypeError(f"{name} is {backend.described(bound)}: {fix}")
-    return widened(bound)
+    return widened(bound)  # to the dtype that it is compared in
 
 
 @operation(converts=True, native=always)

@@ -35,7 +35,7 @@ def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array,
     xp = namespace(x)
     shape = x.shape
     kept = _kept(shape, axis)
-    n = _count(shape, kept)
+    n = _count(shape, kept)  # the entries in each mean
     y = total(x, axis, keepdims) / n
 
     def pullback(dy: Array) -> tuple[Array]:
@@ -58,8 +58,9 @@ def var(
     xp = namespace(x)
     kept = _kept(x.shape, axis)
     n = _count(x.shape, kept)
-    mean = total(x, axis, keepdims=True) / n
-    centred = x - mean
+    mean = total(x, axis, keepdims=True) / n  # (B, T, 1) if x is (B, T, M)
+    centred = x - mean  # (B, T, M)
+
     freedom = n - correction
     if freedom <= 0:
         freedom = math.nan
@@ -129,8 +130,8 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
         peak = xp.max(real, axis=axis, keepdims=True)
         peak = xp.where(xp.isinf(peak), xp.zeros_like(peak), peak)
 
-    exps = xp.exp(x - peak)
-    sums = total(exps, axis, keepdims=True)
+    exps = xp.exp(x - peak)  # (B, T, M) over the last axis
+    sums = total(exps, axis, keepdims=True)  # (B, T, 1)
 
     # The largest exponential is e⁰ = 1, so a sum is 0 only if all entries are −∞ or none exists.
     empty = sums == 0
@@ -140,7 +141,7 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
     y = xp.sum(y, axis=axis, keepdims=keepdims)  # of one number: only the axes are removed
 
     def pullback(dy: Array) -> tuple[Array]:
-        softmax = exps / sums
+        softmax = exps / sums  # (B, T, M), without another exponential
         dx = xp.reshape(dy, kept) * softmax
         return (dx,)
 

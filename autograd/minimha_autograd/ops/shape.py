@@ -63,7 +63,7 @@ def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
     """y = xᵀ, the last two axes swapped.   dx = dyᵀ."""
     if x.ndim < 2:
         raise ValueError("a matrix has at least two axes")
-    return x.mT, lambda dy: (dy.mT,)
+    return x.mT, lambda dy: (dy.mT,)  # views, as in the other operations that only move axes
 
 
 @operation(native=always)
@@ -74,7 +74,7 @@ def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     shape = tuple(shape)
     if shape and min(shape) < 0:
         raise ValueError(f"the lengths of {shape} must be at least 0")
-    y = namespace(x).broadcast_to(x, shape)
+    y = namespace(x).broadcast_to(x, shape)  # a view, which repeats entries without copying them
     return y, lambda dy: (dy,)  # the wrapper sums
 
 
@@ -103,7 +103,7 @@ def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Arr
         axis = tuple(k for k, n in enumerate(before) if n == 1)  # the standard has no default
     elif not before and axis != ():
         raise IndexError("there are no axes")  # NumPy accepts 0 and -1 anyway
-    y = xp.squeeze(x, axis=axis)
+    y = xp.squeeze(x, axis=axis)  # (B, 1, T) to (B, T) with axis 1
     return y, lambda dy: (xp.reshape(dy, before),)
 
 
@@ -126,7 +126,7 @@ def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     Called with the arrays, and axis by name, or with a list of them.
     """
     xp = namespace(*arrays)
-    y = xp.stack(arrays, axis=axis)
+    y = xp.stack(arrays, axis=axis)  # two (B, T) to (B, 2, T) with axis 1
     return y, lambda dy: xp.unstack(dy, axis=axis)
 
 
