@@ -50,7 +50,7 @@ def namespace(*arrays: Any) -> Any:
             return namespace(np.asarray(y))
         if is_array(y):
             if isinstance(y, np.ndarray) and hasattr(np, "cumulative_sum"):
-                xp = np  # since NumPy 2.1 it follows the standard itself
+                xp = np  # since version 2.1 NumPy follows the standard itself
             else:
                 from array_api_compat import array_namespace  # loads much of NumPy: not at import
 
@@ -69,20 +69,31 @@ def library(name: str) -> Any:
     """
     if name not in LIBRARIES:
         raise ValueError(f"unknown array library {name!r}: choose one of {', '.join(LIBRARIES)}")
-    package = '"cupy-cuda12x[ctk]", or 13x for CUDA 13' if name == "cupy" else name
-    problem, fix = "is not installed", f"pip install {package}"
+    install = f"pip install {name}"
+    if name == "cupy":
+        install = 'pip install "cupy-cuda12x[ctk]", or 13x for CUDA 13'
+
+    # What is wrong if the next statement fails, and what to do.
+    problem = "is not installed"
+    fix = install
     if name == "cupy" and sys.version_info[:2] > NEWEST_FOR_CUPY:
         newest = ".".join(map(str, NEWEST_FOR_CUPY))
         fix = f"use Python {newest} or earlier, since CuPy has no wheels for later versions"
     try:
         module = importlib.import_module(name.replace("-", "_"))
-        problem, fix = "finds no GPU", "install a driver until nvidia-smi lists one, or use numpy"
-        zero = module.zeros(1)  # CuPy can be imported without a driver
-        problem, fix = "finds a GPU but cannot compile for it", f"pip install {package}"
+
+        problem = "finds no GPU"  # CuPy can be imported without a driver
+        fix = "install a driver until nvidia-smi lists one, or use numpy"
+        zero = module.zeros(1)
+
+        problem = "finds a GPU but cannot compile for it"
+        fix = install
         return namespace(zero + zero)
     except Exception as error:
-        missing = isinstance(error, ModuleNotFoundError)
-        why = "" if missing else f" ({error}".partition("\n")[0] + ")"
+        why = ""
+        if not isinstance(error, ModuleNotFoundError):
+            first_line, _, _ = str(error).partition("\n")
+            why = f" ({first_line})"
         raise RuntimeError(f"the array library {name} {problem}{why}: {fix}") from error
 
 
@@ -121,13 +132,17 @@ def asarray(value: object) -> Array:
         raise ValueError("the nested lists are ragged: every row needs the same length") from error
     if array.dtype.kind not in "biufc" and not is_floating(array):
         raise TypeError(f"expected numbers, got an array of dtype {array.dtype}")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if not array.dtype.isnative:  # the byte order of another machine
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array
 
 
 def is_floating(x: object) -> bool:
     """Whether x is an array of real floating-point numbers: the arrays that can have gradients."""
-    fast = type(x) is np.ndarray and x.dtype.kind != "V"
-    return x.dtype.kind == "f" if fast else has_kind(x, "real floating")  # type: ignore[attr-defined]
+    # Fast path. Dtypes that NumPy does not know, such as bfloat16, have the kind "V".
+    if type(x) is np.ndarray and x.dtype.kind != "V":
+        return x.dtype.kind == "f"
+    return has_kind(x, "real floating")
 
 
 def is_half(x: object) -> bool:
@@ -137,12 +152,16 @@ def is_half(x: object) -> bool:
 
 def is_complex(x: object) -> bool:
     """Whether x is an array of complex numbers: forward only, for the complex step."""
-    return x.dtype.kind == "c" if type(x) is np.ndarray else has_kind(x, "complex floating")
+    if type(x) is np.ndarray:
+        return x.dtype.kind == "c"
+    return has_kind(x, "complex floating")
 
 
 def is_integral(x: object) -> bool:
     """Whether x is an array of integers."""
-    return x.dtype.kind in "iu" if type(x) is np.ndarray else has_kind(x, "integral")
+    if type(x) is np.ndarray:
+        return x.dtype.kind in "iu"
+    return has_kind(x, "integral")
 
 
 def is_boolean(x: object) -> bool:
@@ -165,8 +184,12 @@ def has_kind(x: Any, kind: str | tuple[str, ...]) -> bool:
 def require(test: Callable[[object], bool], x: object, name: str) -> None:
     """Raise TypeError, with the name, unless x passes `is_integral` or `is_boolean`."""
     if not test(x):
-        what = f"of dtype {x.dtype}" if hasattr(x, "dtype") else f"of type {type(x).__name__}"
-        kind = "an array of integers" if test is is_integral else "a boolean array"
+        what = f"of type {type(x).__name__}"
+        if hasattr(x, "dtype"):
+            what = f"of dtype {x.dtype}"
+        kind = "a boolean array"
+        if test is is_integral:
+            kind = "an array of integers"
         raise TypeError(f"{name} must be {kind}, not {what}")
 
 
@@ -178,7 +201,9 @@ def place(x: Array) -> tuple[type, Any]:
     """
     if isinstance(x, np.ndarray):
         return type(x), "cpu"
-    return type(x), x.device.id if on_cupy(x) else x.device
+    if on_cupy(x):
+        return type(x), x.device.id
+    return type(x), x.device
 
 
 def kind(x: Array) -> tuple[Any, ...]:
@@ -189,9 +214,14 @@ def kind(x: Array) -> tuple[Any, ...]:
 def described(x: Any) -> str:
     """An argument by type, shape, dtype and device, or by its value."""
     if is_array(x):
-        kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
-        return f"{kind} {tuple(x.shape)} of {x.dtype}" + ("" if on_host(x) else f" on {x.device}")
-    return repr(x) if isinstance(x, Number | str | None) else f"a {type(x).__name__}"
+        library, _, _ = type(x).__module__.partition(".")
+        text = f"{library}.{type(x).__name__} {tuple(x.shape)} of {x.dtype}"
+        if not on_host(x):
+            text += f" on {x.device}"
+        return text
+    if isinstance(x, Number | str | None):
+        return repr(x)
+    return f"a {type(x).__name__}"
 
 
 def number(x: Any) -> Any:
@@ -240,7 +270,9 @@ def to_numpy(x: Array) -> np.ndarray:
         return np.asarray(x.get())
     if hasattr(x, "detach"):  # torch
         x = x.detach().cpu()
-        return np.asarray((x.float() if "bfloat16" in str(x.dtype) else x).numpy())
+        if "bfloat16" in str(x.dtype):  # which NumPy does not know
+            x = x.float()
+        return np.asarray(x.numpy())
     return np.from_dlpack(namespace(x).asarray(x, copy=True))  # NumPy 2.0 refuses read-only ones
 
 
@@ -274,27 +306,34 @@ def copy(x: Array) -> Array:
 
 
 def clip(x: Array, low: Any = None, high: Any = None) -> Array:
-    """x limited to low ≤ x ≤ high; array-api-compat's clip reads CuPy's arrays on the host."""
-    return (x.clip if on_cupy(x) else functools.partial(namespace(x).clip, x))(low, high)
+    """x limited to low ≤ x ≤ high."""
+    if on_cupy(x):
+        return x.clip(low, high)  # array-api-compat's clip would make the host wait for the GPU
+    return namespace(x).clip(x, low, high)
 
 
 def explain_memory(error: Exception) -> None:
     """Note on a MemoryError how much memory is free on CuPy's GPU, and what to change."""
-    if isinstance(error, MemoryError) and not hasattr(error, "__notes__"):
-        free, cupy = "", sys.modules.get("cupy")
-        if cupy and type(error).__module__.startswith("cupy"):
-            rest, total = cupy.cuda.runtime.memGetInfo()
-            rest += cupy.get_default_memory_pool().free_bytes()
-            free = f"{rest / 2**30:.1f} of the GPU's {total / 2**30:.1f} GiB are free: "
-        error.add_note(f"{free}use a smaller batch or shorter sequences")
+    if not isinstance(error, MemoryError) or hasattr(error, "__notes__"):
+        return
+    free = ""
+    cupy = sys.modules.get("cupy")
+    if cupy and type(error).__module__.startswith("cupy"):
+        rest, total = cupy.cuda.runtime.memGetInfo()
+        rest += cupy.get_default_memory_pool().free_bytes()  # which CuPy keeps for later arrays
+        free = f"{rest / 2**30:.1f} of the GPU's {total / 2**30:.1f} GiB are free: "
+    error.add_note(f"{free}use a smaller batch or shorter sequences")
 
 
 def owned(arrays: list[Any], k: int) -> Array:
     """arrays[k] if it is an array of NumPy or CuPy and nothing else refers to it or to its memory,
-    else a copy. A view refers to the array that owns the memory: it is the view's `base`."""
-    x = arrays[k]  # the references are x, the list and the argument of getrefcount
-    alone = getattr(x, "base", x) is None and sys.getrefcount(arrays[k]) == 3
-    return x if alone else copy(x)
+    else a copy."""
+    x = arrays[k]
+    owns_memory = getattr(x, "base", x) is None  # a view's base is the array that owns its memory
+    references = sys.getrefcount(arrays[k])
+    if owns_memory and references == 3:  # x, the list, and the argument of getrefcount
+        return x
+    return copy(x)
 
 
 @extension_point
@@ -312,7 +351,9 @@ def device_sum(x: Array, axis: Any, keepdims: bool) -> Array | None:
 
 def add(a: Array, b: Array) -> Array:
     """a + b."""
-    return large_sum.function(a, b) if type(a) is np.ndarray and a.size >= 2**16 else a + b
+    if type(a) is np.ndarray and a.size >= 2**16:
+        return large_sum.function(a, b)
+    return a + b
 
 
 def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
@@ -343,13 +384,17 @@ def sample(x: Array, whole: bool) -> bytes:
         if not (whole or on_host(x)):
             return b""
         x = to_numpy(x)
-    return (x if whole or x.nbytes <= 1024 else x.flat[_sample_places(x.size)]).tobytes()
+    if whole or x.nbytes <= 1024:
+        return x.tobytes()
+    return x.flat[_sample_places(x.size)].tobytes()
 
 
 @functools.lru_cache(maxsize=1024)
 def _sample_places(size: int) -> np.ndarray:
     """One random place in each 16th part: a regular step could miss whole columns."""
-    return ((np.arange(16) + np.random.default_rng(size).random(16)) * size / 16).astype(np.intp)
+    within = np.random.default_rng(size).random(16)  # the same for every array of this size
+    places = (np.arange(16) + within) * size / 16
+    return places.astype(np.intp)
 
 
 def like(host: np.ndarray, x: Array) -> Array:
@@ -376,8 +421,11 @@ def to_device(x: Array, device: Any) -> Array:
     xp = namespace(x)
     devices = xp.__array_namespace_info__().devices()
     for there in devices:
-        if device in _names(there) if named else device == there:
-            return x if x.device == there else xp.asarray(x, device=there)
+        found = device in _names(there) if named else device == there
+        if found and x.device == there:
+            return x
+        if found:
+            return xp.asarray(x, device=there)
     raise ValueError(f"no device {str(device)!r}: there are {', '.join(map(str, devices))}")
 
 
@@ -417,14 +465,17 @@ def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Arra
         xp.add.at(out, key, updates)
         return out
     places = _places(shape, key)
-    updates = xp.reshape(xp.broadcast_to(updates, places.shape), (-1,))
-    places, size = like(places.reshape(-1), updates), math.prod(shape)
-    out = xp.reshape(out, (-1,))
+    updates = xp.reshape(xp.broadcast_to(updates, places.shape), (-1,))  # (number of updates,)
+    places = like(places.reshape(-1), updates)  # (number of updates,)
+    out = xp.reshape(out, (-1,))  # (number of entries,)
     if hasattr(out, "index_add_"):  # torch
         return xp.reshape(out.index_add_(0, places, updates), shape)
-    numbers = xp.arange(size, dtype=places.dtype, device=updates.device)
-    hit = numbers[:, None] == places[None, :]  # no product with 0 and 1: 0 · ∞ is NaN
-    return xp.reshape(xp.sum(xp.where(hit, updates, xp.zeros_like(updates)), axis=1), shape)
+
+    # Without a scatter-add, each entry is the sum of a row. No product with 0 and 1: 0 · ∞ is NaN.
+    numbers = xp.arange(math.prod(shape), dtype=places.dtype, device=updates.device)
+    hit = numbers[:, None] == places[None, :]  # (number of entries, number of updates)
+    terms = xp.where(hit, updates, xp.zeros_like(updates))
+    return xp.reshape(xp.sum(terms, axis=1), shape)
 
 
 def indexes_as_numpy(xp: Any) -> bool:
@@ -452,23 +503,32 @@ def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
     """
     if dx.shape == shape:
         return dx
-    xp, extra = namespace(dx), dx.ndim - len(shape)
-    thin = (1,) * extra + tuple(shape)
-    axes = tuple([k for k, m in enumerate(dx.shape) if extra >= 0 and thin[k] != m])
+    xp = namespace(dx)
+    extra = dx.ndim - len(shape)  # axes that broadcasting added in front
+    thin = (1,) * extra + tuple(shape)  # for (M,) beside (B, T, M): (1, 1, M)
+    axes = tuple([k for k, m in enumerate(dx.shape) if extra >= 0 and thin[k] != m])  # (0, 1)
     if extra < 0 or any(thin[k] != 1 for k in axes):
         raise ValueError(f"a gradient of shape {tuple(dx.shape)} for an argument of {tuple(shape)}")
-    if is_half(dx):  # a sum in 16 bits stops growing
-        return xp.astype(unbroadcast(xp.astype(dx, xp.float32), shape), dx.dtype)
+
+    # A sum in 16 bits stops growing.
+    if is_half(dx):
+        wide = unbroadcast(xp.astype(dx, xp.float32), shape)
+        return xp.astype(wide, dx.dtype)
+
     if shape and axes == tuple(range(extra)):
         return total(dx, axes)
     y = total(dx, axes, keepdims=True)
-    return xp.reshape(y, shape) if extra else y
+    if extra:
+        y = xp.reshape(y, shape)
+    return y
 
 
 def erf(x: Array) -> Array:
     """The error function, which the standard lacks: the library's own, or SciPy's on the host, or
     Python's in a browser, where SciPy is missing."""
-    special = importlib.import_module("cupyx.scipy.special") if on_cupy(x) else namespace(x)
+    special = namespace(x)
+    if on_cupy(x):
+        special = importlib.import_module("cupyx.scipy.special")
     if is_floating(x) and hasattr(special, "erf"):
         return special.erf(x)
     try:
@@ -476,25 +536,34 @@ def erf(x: Array) -> Array:
     except ImportError:
         on_host = _erf
     host = to_numpy(x)
-    y = np.asarray(on_host(host.astype(float) if is_exact(host) else host))
-    return y if isinstance(x, np.ndarray) else like(y, x)
+    if is_exact(host):
+        host = host.astype(float)
+    y = np.asarray(on_host(host))
+    if isinstance(x, np.ndarray):
+        return y
+    return like(y, x)
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
     """erf, one entry at a time. A complex x comes from a complex step and has so small an imaginary
     part h that erf(x + ih) = erf x + ih · 2/√π · exp(−x²) is exact."""
     y = np.vectorize(math.erf, otypes=[x.real.dtype])(x.real)
+    if not is_complex(x):
+        return y
     slope = 2 / math.sqrt(math.pi) * np.exp(-x.real * x.real)
-    return y + 1j * x.imag * slope if is_complex(x) else y
+    return y + 1j * x.imag * slope
 
 
 def einsum(subscripts: str, *operands: Array) -> Array:
     """The library's own einsum, which the standard lacks; by NumPy on the host if it has none."""
     xp = namespace(*operands)
     if hasattr(xp, "einsum"):
-        more = {"optimize": True} if indexes_as_numpy(xp) else {}  # as matrix products, by BLAS
-        return xp.einsum(subscripts, *operands, **more)
-    return like(np.asarray(np.einsum(subscripts, *map(to_numpy, operands))), operands[0])
+        settings = {}
+        if indexes_as_numpy(xp):
+            settings = {"optimize": True}  # as matrix products, by BLAS
+        return xp.einsum(subscripts, *operands, **settings)
+    y = np.einsum(subscripts, *map(to_numpy, operands))
+    return like(np.asarray(y), operands[0])
 
 
 def generator(rng: Rng) -> np.random.Generator:
@@ -520,7 +589,8 @@ def normal(rng: Rng, shape: tuple[int, ...], *, std: float, dtype: str) -> Array
     shape = tuple(map(index, shape))
     if rng is EMPTY:
         return np.empty(shape, dtype)
-    return (setting(std) * generator(rng).standard_normal(shape)).astype(dtype)
+    normal = generator(rng).standard_normal(shape)
+    return (setting(std) * normal).astype(dtype)
 
 
 def bernoulli(rng: Rng, shape: tuple[int, ...], p: float, *, like: Array) -> Array:

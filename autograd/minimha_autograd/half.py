@@ -42,14 +42,17 @@ def rounded(x: Any, dtype: Any) -> Any:
     if not backend.is_array(x):
         return x
     xp = namespace(x)
-    return xp.astype(x, dtype) if x.dtype == xp.float32 else x
+    if x.dtype != xp.float32:
+        return x  # of 16 bits already, or integers
+    return xp.astype(x, dtype)
 
 
 def rounded_like(x: Any, other: Array) -> Any:
     """An array of float32 rounded to the dtype of another of the same library, if that has 16 bits;
     anything else unchanged."""
-    fits = type(x) is type(other) and backend.is_half(other)
-    return rounded(x, other.dtype) if fits else x
+    if type(x) is type(other) and backend.is_half(other):
+        return rounded(x, other.dtype)
+    return x
 
 
 def in_float32(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Callable[..., Any]]:
@@ -80,12 +83,16 @@ def always(*_: Any) -> bool:
 
 
 def alike(*arrays: Any) -> bool:
-    """Native for sums and differences of arrays of the same shape, which are rounded once and whose
-    gradients are the cotangent. Not for products, whose gradients would be rounded before they are
-    added to others; nor for a number beside an array, which would itself be rounded first; nor for
-    arrays that broadcast, whose gradients are sums."""
+    """Native for sums and differences of arrays of the same shape: they are rounded once, and their
+    gradients are the cotangent or its negative.
+
+    Not native are products, whose gradients would be rounded before they are added to others; a
+    number beside an array, since it would itself be rounded first; and arrays that broadcast, whose
+    gradients are sums.
+    """
     shapes = [x.shape for x in arrays if backend.is_array(x)]
-    return len(shapes) == len(arrays) and len(set(shapes)) == 1
+    no_number = len(shapes) == len(arrays)
+    return no_number and len(set(shapes)) == 1
 
 
 def on_device(*arrays: Array) -> bool:
@@ -106,7 +113,7 @@ def bfloat16_products() -> Iterator[None]:
     Untried on a GPU. Raises ImportError without ml_dtypes, which defines bfloat16.
     """
     importlib.import_module("ml_dtypes")
-    token = _rounds_products.set(True)
+    token = _rounds_products.set(True)  # remembers what was set before, so that blocks may nest
     try:
         yield
     finally:
@@ -150,4 +157,9 @@ def with_bfloat16(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Call
     """
     value, pullback = function(*map(in_bfloat16, arrays))
     value = tuple(map(widened, value)) if type(value) is tuple else widened(value)
-    return value, lambda *dys: tuple(map(widened, pullback(*map(in_bfloat16, dys))))
+
+    def wide_pullback(*dys: Array | None) -> tuple[Any, ...]:
+        gradients = pullback(*map(in_bfloat16, dys))
+        return tuple(map(widened, gradients))
+
+    return value, wide_pullback
