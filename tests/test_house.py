@@ -262,8 +262,9 @@ def seconds(code):
 
 
 def test_importing_takes_at_most_1_8_of_numpys_time():
-    # 1.4 when this was written. Another program can only make a process slower, so the fastest
-    # of many tells; the two take turns, so that both meet the same machine.
+    # When this was written, 1.1, and 1.4 where Python may not keep what it compiles. Other programs
+    # only make a process slower, so the fastest of many tells; the two take turns, so that both meet
+    # the same machine.
     numpy, ours = [], []
     while len(ours) < 5 or (min(ours) > 1.8 * min(numpy) and len(ours) < 15):
         numpy.append(seconds("import numpy"))

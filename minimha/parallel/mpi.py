@@ -18,7 +18,7 @@ from typing import Any
 from minimha_autograd import backend
 from minimha_autograd.backend import Array, namespace
 
-from .. import kernels
+from ..kernels import threads
 from . import watcher
 from .communicator import TIMEOUT, CommunicationError, Communicator
 
@@ -82,7 +82,7 @@ class _MPICommunicator(Communicator):
         signal.signal(signal.SIGINT, lambda *_: self.fail("minimha: interrupted", 130))
         atexit.register(self._end)
         neighbours = ranks.Split_type(MPI.COMM_TYPE_SHARED)
-        kernels.threads.divide_cpus(neighbours.size)
+        threads.divide_cpus(neighbours.size)
         self._watcher = watcher.connect(repr(self), neighbours)
 
     def fail(self, reason: str, code: int = 1) -> int:
