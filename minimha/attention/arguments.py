@@ -18,7 +18,7 @@ from ..masks.queries import typed
 
 
 class Inputs(NamedTuple):
-    """The arguments of attention that have gradients."""
+    """The arguments of attention that have gradients, as in `Arguments`, or one thing for each."""
 
     query: Any
     key: Any
@@ -30,19 +30,20 @@ class Inputs(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients of the inputs; None for those that are not wanted or not given."""
+    """The gradients of the inputs; None for those that are not wanted or not given. Where an input
+    is broadcast, its gradient may still have the shape to which it is broadcast."""
 
-    query: Array | None = None
-    key: Array | None = None
-    value: Array | None = None
-    bias: Array | None = None
-    sink: Array | None = None
-    scale: Array | None = None
-    softcap: Array | None = None
+    query: Array | None = None  # (…, H, T, D)
+    key: Array | None = None  # (…, G, S, D)
+    value: Array | None = None  # (…, G, S, Dv)
+    bias: Array | None = None  # (…, H, T, S)
+    sink: Array | None = None  # (…, H)
+    scale: Array | None = None  # (…, H, T, S)
+    softcap: Array | None = None  # (…, H, T, S)
 
 
 class Arguments(NamedTuple):
-    """The arguments of every implementation of attention. The first seven have gradients."""
+    """The arguments of every implementation of attention. Those of `inputs` have gradients."""
 
     query: Array  # (…, H, T, D)
     key: Array  # (…, G, S, D)
@@ -59,7 +60,7 @@ class Arguments(NamedTuple):
 
     @property
     def inputs(self) -> Inputs:
-        """The seven arguments that have gradients."""
+        """The arguments that have gradients, from query to softcap."""
         return Inputs(
             self.query, self.key, self.value, self.bias, self.sink, self.scale, self.softcap
         )
@@ -71,7 +72,9 @@ class Arguments(NamedTuple):
 
     def resolved_mask(self) -> Array | None:
         """The mask as a boolean array."""
-        return None if self.mask is None else self.mask.array(self.shape, like=self.query)
+        if self.mask is None:
+            return None
+        return self.mask.array(self.shape, like=self.query)
 
     def resolved_keep(self) -> Array | None:
         """keep as a boolean array."""
@@ -104,6 +107,7 @@ def arguments(
         raise ValueError(
             "keep is given, but dropout is 0: pass the dropout with which keep was drawn"
         )
+
     inputs = query, key, value, bias, sink, scale, softcap
     returned = bool(return_weights), return_lse
     x = Arguments(*inputs, None, keep, dropout, *returned)

@@ -71,9 +71,9 @@ def choose(request: str, x: Arguments) -> Candidate:
     request = _in_force(request)
     if batch_invariance.get():
         return _in_order(request, x)
-    if callable(request):
+    if callable(request):  # somebody's own function
         return Candidate(request)
-    if request in PLAIN:  # they support everything
+    if request in PLAIN:  # fast path: these support everything
         return _candidate(request)
     return _candidate(decide(request, x).implementation)
 
@@ -87,19 +87,20 @@ def computed(
     Unless it is native, 16-bit floats are computed in float32, and a draw of dropout becomes an
     array.
     """
-    as_it_is = not (backend.is_half(x.query) or isinstance(x.keep, Draw))
+    plain = not (backend.is_half(x.query) or isinstance(x.keep, Draw))
     if _rounds_factors(chosen, x):
-        converted = half.with_bfloat16
-    elif as_it_is or chosen.native(x.query):
+        convert = half.with_bfloat16
+    elif plain or chosen.native(x.query):
         return chosen.function(x, wanted)
     else:
-        converted = half.in_float32
+        convert = half.in_float32
         x = x._replace(keep=x.resolved_keep())
 
-    def attend(*inputs: Any) -> tuple[Any, Pullback]:
-        return chosen.function(x._replace(**Inputs(*inputs)._asdict()), wanted)
+    def attend(*converted: Any) -> tuple[Any, Pullback]:
+        inputs = Inputs(*converted)
+        return chosen.function(x._replace(**inputs._asdict()), wanted)
 
-    return converted(attend, *x.inputs)
+    return convert(attend, *x.inputs)
 
 
 class Dispatch(NamedTuple):
@@ -141,17 +142,20 @@ def explain_dispatch(
     inputs = map(array_of, (query, key, value, mask, bias, sink, scale, softcap))
     keep = array_of(keep)
     dropout = array_of(dropout)
-    draws = 0.0
+
+    # Without a keep, `arguments` would draw one: it gets no dropout, and x a keep afterwards, since
+    # the choice depends on whether there is dropout, not on the draw.
+    would_draw = False
     if keep is None:
-        draws = probability(dropout, "dropout")
+        would_draw = probability(dropout, "dropout") > 0
         dropout = 0.0
     x = arguments(
         *inputs, dropout=dropout, rng=rng, keep=keep,
         return_weights=return_weights, return_lse=return_lse,
     )  # fmt: skip
     masks.key_intervals(x.mask, x.query, x.key)  # raises the errors of the mask
-    if draws:
-        x = x._replace(keep=True)  # the choice depends on whether there is dropout, not on the draw
+    if would_draw:
+        x = x._replace(keep=True)
 
     request = _in_force(implementation)
     if batch_invariance.get():
@@ -178,6 +182,7 @@ def decide(request: Any, x: Arguments) -> Dispatch:
         _candidate(request)
         ranking = Ranking((request,), "requested", {})
 
+    # The first without an obstacle is chosen; the reference has none.
     obstacles: dict[str, str] = {}
     for name in ranking.names:
         candidate = named("attention", name)

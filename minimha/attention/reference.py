@@ -167,7 +167,7 @@ def drop_weights(weights: Array, keep: Array | None, p: float) -> tuple[Array, P
         return weights, lambda dy: dy
     dropped, pull = dropout.function(weights, keep, p=p)
 
-    def pullback(dy: Array) -> Array | None:
+    def pullback(dy: Array) -> Any:
         dweights, _ = pull(dy)  # None for keep
         return dweights
 

@@ -74,15 +74,18 @@ def scaled_dot_product_attention(
     )  # fmt: skip
     chosen = choose(implementation, x)
     (out, weights, lse), pullback = computed(chosen, x, wanted)
+
+    # Implementations return the weights before dropout.
     pull_dropped: Any = None
     if return_weights == "dropped":
         weights, pull_dropped = half.in_float32(drop_weights, weights, x.resolved_keep(), x.p)
 
     def pull(*cotangents: Array | None) -> tuple[Array | None, ...]:
+        # One for each value returned, in the order below.
         given = iter(cotangents)
-        dout = next(given)
-        dweights = next(given) if return_weights else None
-        dlse = next(given) if return_lse else None
+        dout = next(given)  # (…, H, T, Dv)
+        dweights = next(given) if return_weights else None  # (…, H, T, S)
+        dlse = next(given) if return_lse else None  # (…, H, T)
         if pull_dropped is not None and dweights is not None:
             dweights = pull_dropped(dweights)
         dquery, dkey, dvalue, dbias, dsink, dscale, dsoftcap = pullback(dout, dweights, dlse)
