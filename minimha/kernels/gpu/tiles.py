@@ -555,7 +555,7 @@ def backward_key(
                     dp = ct.where(keeps, dp * kept_factor, 0.0)
 
                 mean = numbers(delta, b, h, i, (1, M))
-                ds = p * (dp - mean) * slope  # (N, M)
+                ds = (dp - mean) * p * slope  # (N, M)
                 if edge:
                     begin = numbers(start, b, h, i, (1, M))
                     end = numbers(stop, b, h, i, (1, M))

@@ -80,7 +80,7 @@ BROKEN = [
     Broken("dk without scale", "(dkey * scale)", "dkey"),
     Broken("dbias with the slope of the softcap", "dcapped.astype(dbias", "ds.astype(dbias"),
     Broken("delta not subtracted", "(dp - mean)", "dp"),
-    Broken("delta not subtracted in dk", "(dp - mean) * slope", "dp * slope"),
+    Broken("delta not subtracted in dk", "(dp - mean) * p * slope", "dp * p * slope"),
     Broken("dlse left out", "if has_dlse:", "if False:"),
     Broken("dlse added", "mean = mean - numbers", "mean = mean + numbers"),
     Broken("kept weights not enlarged", "p * kept_factor", "p"),
