@@ -72,7 +72,9 @@ def register(
 
 def _of_library(name: str, library: str) -> str:
     """The name under which an implementation for arrays of this library is registered."""
-    return name if library == "numpy" else f"{name} for {library}"
+    if library == "numpy":
+        return name
+    return f"{name} for {library}"
 
 
 def library_of(x: Any) -> str:
@@ -87,7 +89,7 @@ def implementations(operation: str) -> dict[str, Candidate]:
 
 
 def named(operation: str, name: str) -> Candidate | None:
-    """The candidate of this name, None if there is none. Loads the kernels if need be."""
+    """The candidate of this name, None if there is none. Loads the kernels if it is not known."""
     return _registered.get(operation, {}).get(name) or implementations(operation).get(name)
 
 
@@ -99,10 +101,16 @@ def kernel(operation: str, size: int, library: str = "numpy") -> Callable[..., A
     name = requested.get()
     if batch_invariance.get():
         size = ENOUGH  # small arrays, too, are summed in the kernel's order
-    if size >= ENOUGH if name == "auto" or callable(name) else name not in PLAIN:
-        found = named(operation, _of_library("kernel", library))
-        return found and found.function
-    return None
+
+    # "auto", or a function in place of attention: the size decides. Otherwise the name does.
+    if name == "auto" or callable(name):
+        if size < ENOUGH:
+            return None
+    elif name in PLAIN:
+        return None
+
+    found = named(operation, _of_library("kernel", library))
+    return found and found.function
 
 
 def device_kernel(operation: str, x: Any) -> Callable[..., Any] | None:
@@ -146,12 +154,19 @@ def accelerated(
         result = None
         if arrays:
             if type(arrays[0]) is HostArray:
-                fast = kernel(function.__name__, size(*arrays) if size else arrays[0].size)
+                entries = size(*arrays) if size else arrays[0].size
+                fast = kernel(function.__name__, entries)
             else:
                 fast = device_kernel(function.__name__, arrays[0])
-            result = fast(*arrays, **settings) if fast else None
+            if fast is not None:
+                result = fast(*arrays, **settings)
+
         if exact or not batch_invariance.get():
-            return function(*arrays, **settings) if result is None else result
+            if result is None:
+                return function(*arrays, **settings)
+            return result
+
+        # Within batch_invariant only the kernel keeps the promise, and only in this dtype.
         if result is None:
             function(*arrays, **settings)  # raises the errors of the arguments
             refuse("no kernel supports these arguments")

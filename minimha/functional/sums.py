@@ -23,4 +23,6 @@ def add(a: Array, b: Array) -> Array:
 def device_sum(x: Array, axis: Any, keepdims: bool) -> Array | None:
     """The sum of an array on a device over some of its axes, or None if no kernel computes it."""
     fast = device_kernel("sum", x)
-    return fast(x, axis, keepdims) if fast else None
+    if fast is None:
+        return None
+    return fast(x, axis, keepdims)
