@@ -44,23 +44,39 @@ class Route:
     """
 
     def __init__(self, comm: Any, query: Array, key: Array, mask: AnyMask, zigzag: bool) -> None:
+        self._comm = comm
         t, s = _whole_lengths(comm, query, key, mask, zigzag)
         self.shape = (*query.shape[:-2], t, s)
-        everything = masks.sliding_window(None, None, offset=0)
-        self._mask = everything if mask is None else typed(mask, self.shape)
-        queries, self._keys = (runs(n, comm.size, zigzag) for n in (t, s))
-        self._lengths, self.pieces = lengths(s, comm.size, zigzag), pieces(s, comm.size, zigzag)
+        self._mask = masks.sliding_window(None, None, offset=0)  # everything is visible
+        if mask is not None:
+            self._mask = typed(mask, self.shape)
+
+        # Which positions each rank holds.
+        queries = runs(t, comm.size, zigzag)
+        self._keys = runs(s, comm.size, zigzag)
+        self._lengths = lengths(s, comm.size, zigzag)
+        self.pieces = pieces(s, comm.size, zigzag)
+
+        # The tiles of every rank, because this one must know where keys stop.
         seen = [self._seen(held) for held in queries]
-        self._comm, self._tiles = comm, seen[comm.rank]
-        ring = [[(rank + hop) % comm.size for hop in range(comm.size)] for rank in range(comm.size)]
-        self._stops = [
-            [rank for rank in ring[owner] if rank == owner or seen[rank][owner]]
-            for owner in range(comm.size)
-        ]
-        self.owners = [
-            owner for owner in (comm.rank, *reversed(ring[comm.rank][1:]))
-            if comm.rank in self._stops[owner]
-        ]  # fmt: skip
+        self._tiles = seen[comm.rank]
+
+        # Keys move to the right, and pass by ranks that see none of them.
+        self._stops: list[list[int]] = []
+        for owner in range(comm.size):
+            stops = [owner]
+            for hop in range(1, comm.size):
+                rank = (owner + hop) % comm.size
+                if seen[rank][owner]:
+                    stops.append(rank)
+            self._stops.append(stops)
+
+        # So the keys of the left neighbour arrive first.
+        self.owners: list[int] = []
+        for hop in range(comm.size):
+            owner = (comm.rank - hop) % comm.size
+            if comm.rank in self._stops[owner]:
+                self.owners.append(owner)
 
     def receive(self, owner: int, *own: Array) -> list[Array]:
         """This rank's own arrays, or those of another owner, from the stop before this one: keys
@@ -68,9 +84,11 @@ class Route:
         if owner == self._comm.rank:
             return list(own)
         before, _ = self._neighbours(owner)
-        number = 2 if before == owner else len(own)  # an owner sends no gradients
-        arrived = [self._comm.recv(before) for _ in range(number)]
-        return arrived + [namespace(x).zeros_like(x) for x in arrived[: len(own) - number]]
+        # An owner sends no gradients: those of its keys and values begin with zeros.
+        if before == owner:
+            arrived = [self._comm.recv(before), self._comm.recv(before)]
+            return arrived + [namespace(x).zeros_like(x) for x in arrived[: len(own) - 2]]
+        return [self._comm.recv(before) for _ in own]
 
     def send_on(self, owner: int, *arrays: Array) -> None:
         """Send keys, values and their gradients so far to the next stop. The last stop sends only
@@ -105,15 +123,22 @@ class Route:
         """The rows and columns of this rank's tiles of scores with piece n of an owner's keys, and
         the part of the mask for some heads; None where everything is visible."""
         piece = self.piece(owner, n)
-        for rows, columns, queries, keys, full in self._tiles[owner]:
-            some = slice(max(columns.start, piece.start), min(columns.stop, piece.stop))
-            for first in range(rows.start, rows.stop, LENGTH) if some.start < some.stop else ():
-                few, mask = slice(first, min(first + LENGTH, rows.stop)), None
-                if not full:
-                    q = _moved(few, queries.start - rows.start)
-                    k = _moved(some, keys.start - columns.start)
-                    mask = self._mask.part(self.shape, q, k, heads)
-                yield few, _moved(some, -piece.start), mask
+        for tile in self._tiles[owner]:
+            # The columns of the tile that are in this piece.
+            start = max(tile.columns.start, piece.start)
+            stop = min(tile.columns.stop, piece.stop)
+            columns = slice(start, stop)
+            if start >= stop:
+                continue
+
+            for first in range(tile.rows.start, tile.rows.stop, LENGTH):
+                rows = slice(first, min(first + LENGTH, tile.rows.stop))
+                mask = None
+                if not tile.full:
+                    queries = _moved(rows, tile.queries.start - tile.rows.start)
+                    keys = _moved(columns, tile.keys.start - tile.columns.start)
+                    mask = self._mask.part(self.shape, queries, keys, heads)
+                yield rows, _moved(columns, -piece.start), mask
 
     def _seen(self, held: list[slice]) -> list[list[Tile]]:
         """The tiles of a rank that holds these queries, for each owner of keys."""
