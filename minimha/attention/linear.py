@@ -319,7 +319,8 @@ def chunk(
     error = None
     new = value  # (…, T, Dv)
     if beta is not None:
-        # A position does not read what its own key writes: tril leaves out the last key.
+        # A position does not read what its own key writes: row i of tril(left) has only the state
+        # and the keys before i.
         earlier = xp.tril(left)
         coupling, own, pull_key = reading(key, key, state, earlier, visible)
         error = solved(coupling * beta[..., None, :], value - own)  # (…, T, Dv)

@@ -20,17 +20,17 @@ from ..projections import project_in, project_out
 
 @operation
 def multi_head_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    w_q: Array,
-    w_k: Array,
-    w_v: Array,
-    w_o: Array,
-    b_q: Array | None = None,
-    b_k: Array | None = None,
-    b_v: Array | None = None,
-    b_o: Array | None = None,
+    query: Array,  # (…, T, M)
+    key: Array,  # (…, S, Mk)
+    value: Array,  # (…, S, Mv)
+    w_q: Array,  # (M, H·D)
+    w_k: Array,  # (Mk, G·D)
+    w_v: Array,  # (Mv, G·Dv)
+    w_o: Array,  # (H·Dv, N)
+    b_q: Array | None = None,  # (H·D,)
+    b_k: Array | None = None,  # (G·D,)
+    b_v: Array | None = None,  # (G·Dv,)
+    b_o: Array | None = None,  # (N,)
     *,
     num_heads: int,
     num_kv_heads: int | None = None,
