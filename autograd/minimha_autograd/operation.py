@@ -298,9 +298,11 @@ class Signature:
                 list(value) if type(value) is tuple else [value]
             )  # replaced below and by lifted
             for k, y in enumerate(values):
-                # Fast path: most values are arrays of this dtype already.
-                if type(y) not in backend.namespaces or y.dtype != dtype:
-                    values[k] = self._as_array(y, dtype, recorded)
+                if type(y) not in backend.namespaces:
+                    # NumPy's sum over all axes is a scalar.
+                    y = values[k] = backend.asarray(y)  # noqa: PLW2901
+                if y.dtype != dtype:
+                    values[k] = self._rounded(y, dtype, recorded)
         except Exception as error:
             raise self._explained(error, arrays, settings) from error
 
@@ -308,12 +310,8 @@ class Signature:
             debug.check_values(self.name, self.labelled(arrays) | settings, values)
         return value, values, pullback, dtype, halves
 
-    def _as_array(self, y: Any, dtype: Any, recorded: bool) -> Any:
-        """A value as an array of the dtype of the arguments, unless the operation converts."""
-        if type(y) not in backend.namespaces:
-            y = backend.asarray(y)  # NumPy's sum over all axes is a scalar
-        if y.dtype == dtype:
-            return y
+    def _rounded(self, y: Any, dtype: Any, recorded: bool) -> Any:
+        """A value in the dtype of the arguments, unless the operation converts."""
         if self._options.converts:
             refusals.check_dtype(y, None, recorded)
             return y

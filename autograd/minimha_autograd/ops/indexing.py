@@ -32,10 +32,9 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
         has_arrays = any(map(backend.is_array, key))
 
     # An array may select an entry several times, and not every library indexes as NumPy does.
+    shape = x.shape  # the pullbacks do not save x
     if has_arrays or not (type(x) is backend.HostArray or backend.indexes_as_numpy(xp)):
-        return _picked(x, key)
-
-    shape = x.shape  # so that the pullback need not save x
+        return backend.pick(x, key), lambda dy: (backend.add_at(shape, key, dy),)
 
     def pullback(dy: Array) -> tuple[Array]:
         dx = xp.zeros(shape, dtype=dy.dtype, device=dy.device)
@@ -43,17 +42,6 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
         return (dx,)
 
     return x[key], pullback
-
-
-def _picked(x: Array, key: tuple[Any, ...]) -> tuple[Array, Pullback]:
-    """x[key] for any key in any library."""
-    shape = x.shape
-
-    def pullback(dy: Array) -> tuple[Array]:
-        dx = backend.add_at(shape, key, dy)
-        return (dx,)
-
-    return backend.pick(x, key), pullback
 
 
 def _is_basic(k: Any) -> bool:
