@@ -114,7 +114,8 @@ def _ulysses(s: Setting, ranks: int, backward: bool) -> list[Sent]:
     group = z.num_heads // z.num_kv_heads
 
     def swapped(have: list[int], split: list[int], width: int) -> list[Sent]:
-        """An all_to_all of arrays of which rank r has have[r], and wants split[r] of all."""
+        """An all_to_all: at first rank r has have[r] entries of one axis and all of another one;
+        then it has all entries of the first and split[r] of the other."""
         return [
             Sent(s.itemsize * s.B * width * n * (sum(split) - own), ranks - 1)
             for n, own in zip(have, split, strict=True)

@@ -60,11 +60,11 @@ class Machine:
 def calibrate(dtype: str = "float32") -> Machine:
     """The times of this machine, measured by the first call for this dtype, in a second or two.
 
-    products  of square matrices of 8 to 384 rows, the mean of y = a b, da = y bᵀ and db = aᵀ y. A
-              product counts as no slower than smaller ones of as many flops, so that times in
-              which threads wait for each other do not count
-    walks     sums of two arrays of 2¹⁰ to 2²¹ entries, of which eight are kept, as activations are:
-              in the cache, in memory, and in memory that the system has yet to provide
+    products  of square matrices of 8 to 384 rows: the mean time of y = a b, da = y bᵀ and
+              db = aᵀ y. Per flop, a large product counts as no slower than a smaller one, since a
+              slower time is one in which threads waited for each other
+    walks     sums of two arrays of 2¹⁰ to 2²¹ entries. Eight sums are kept, as activations are, so
+              that they lie in the cache, in memory, or in memory that the system has yet to provide
     overhead  the time of the stacked projections of a 2 × 2 input, forward and backward, divided by
               the number of calls in it
     """
@@ -98,7 +98,7 @@ def calibrate(dtype: str = "float32") -> Machine:
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """The minimum time over the calls within 0.03 s: longer calls were interrupted."""
+    """The shortest time of a call, of those within 0.03 s: a longer one was interrupted."""
     least = math.inf
     call()
     start = now = time.perf_counter()

@@ -21,8 +21,9 @@ _LLAMA3 = {
 
 
 def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The arguments of the GPT that config.json describes, without those of single blocks, and all
-    reasons why it describes none. "rope" is a pair, for blocks without and with a window."""
+    """The arguments of the GPT that config.json describes, except those of single blocks, and all
+    reasons why no GPT fits it. "rope" is a pair: for blocks without a window, and for those with
+    one."""
     read = Reader(config)
     for key, values in layout.needed.items():
         read(key, _one_of(values), values[0])
@@ -39,7 +40,7 @@ def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, A
         elif name == "scale":
             value = value**-0.5  # theirs is a width, and scores are divided by its root
 
-        # A GPT-2 there has three probabilities of dropout, and here one.
+        # config.json has three probabilities of dropout for a GPT-2, and we have one.
         if found.setdefault(name, value) != value:
             read.wrong.append(f"{key} is {value}, but a GPT has one {name}, already {found[name]}")
 
@@ -60,7 +61,7 @@ def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, A
 def with_blocks(
     layout: Layout, config: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The settings with those of single blocks, and all reasons why no GPT has them."""
+    """Add the settings of single blocks. Returns all settings, and all reasons why no GPT fits."""
     if layout.rope is None:
         return settings, []
     read = Reader(config)
@@ -82,7 +83,7 @@ def with_blocks(
     if n and all(windowed):
         common["window"] = window
 
-    # Of each block, only what differs from the common settings.
+    # Each block gets only the settings in which it differs from the common ones.
     layers = []
     for near, rotary in zip(windowed, roped, strict=True):
         block = {"window": None, "rope": None}
@@ -191,8 +192,8 @@ def unsupported(key: str, value: Any, where: str = "") -> str:
 
 
 def config_of(layout: Layout, settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The entries of config.json for the resolved settings of a GPT, and how the GPT that they
-    describe differs from it."""
+    """The entries of config.json for a GPT with these resolved settings, and how the GPT that the
+    entries describe differs from it."""
     config: dict[str, Any] = {
         "architectures": [layout.architecture], "model_type": layout.model_type,
     }  # fmt: skip
@@ -202,19 +203,19 @@ def config_of(layout: Layout, settings: dict[str, Any]) -> tuple[dict[str, Any],
         if name == "activation":
             value = activations.get(value, value)
         elif name == "scale":
-            value = round(value**-2)  # transformers reads integers alone
+            value = round(value**-2)  # transformers reads only integers
         config[key] = value
     if layout.rope is not None:
         config |= _block_entries(layout, settings["layers"])
 
-    # What is read back shows what these entries cannot express.
+    # Reading the entries back shows what they cannot express.
     found, wrong = common_settings(layout, config)
     found, more = with_blocks(layout, config, found)
     return config, wrong + more + _differences(layout, settings, found)
 
 
 def _differences(layout: Layout, settings: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """How the settings of a GPT, resolved, differ from those found in config.json."""
+    """How the resolved settings of a GPT differ from those found in config.json."""
     back = resolved(found)
     wrong = []
     blocks = [*settings["layers"], *back["layers"]]

@@ -233,9 +233,11 @@ def _read(
     lowest_hides: bool = False,
     num_heads: int | None = None,
 ) -> MaskAndBias:
-    """An argument as a mask, and a bias if it is floats, which is 0 where they hide.
+    """Read an argument as (mask, bias). The bias is None unless the argument has floats; where the
+    mask hides, it is 0.
 
-    choices       the axes that it may have; without any, all that broadcast
+    choices       the axes that the argument may have, such as "BS"; if none are given, any axes
+                  that broadcast to the scores
     floats        whether it may be floats, which are added to the scores
     lowest_hides  whether the dtype's min hides, as −∞ does
     """
@@ -266,7 +268,8 @@ def _read(
 
 
 def _over_scores(x: Array, axes: str) -> Array:
-    """x with an axis of length 1 for each axis of the scores that it lacks after its first."""
+    """Insert axes of length 1, so that x has each axis of the scores from its first one on: with
+    the axes "BS", x (B, S) becomes (B, 1, 1, S)."""
     if not axes:
         return x
     every = "BHTS"["BHTS".index(axes[0]) :]
@@ -274,7 +277,7 @@ def _over_scores(x: Array, axes: str) -> Array:
 
 
 def _heads_apart(x: Array, num_heads: int | None) -> Array:
-    """(B·H, T, S) as (B, H, T, S), and as (H, T, S) if B = 1, which may be without a batch."""
+    """Reshape (B·H, T, S) to (B, H, T, S), or to (H, T, S) if B = 1: then there may be no batch."""
     n, *lengths = x.shape
     if num_heads is None or num_heads < 1 or n % num_heads:
         raise ValueError(
@@ -286,17 +289,18 @@ def _heads_apart(x: Array, num_heads: int | None) -> Array:
 
 
 def _tuple(axes: str) -> str:
-    """NTS as (B·H, T, S)."""
+    """The axes as messages show them: "NTS" as "(B·H, T, S)"."""
     return f"({', '.join(axes).replace('N', 'B·H')}{',' * (len(axes) == 1)})"
 
 
 def _hiding(x: Array, lowest: bool) -> float:
-    """The largest number that counts as hidden in floats like x."""
+    """The largest number in a float mask like x that hides a key: −∞ or, if `lowest`, the dtype's
+    min."""
     return float(backend.finfo(x).min) if lowest else -math.inf
 
 
 def _together(*parts: MaskAndBias) -> MaskAndBias:
-    """The masks that are given, combined, and the biases that are given, added."""
+    """All masks that are not None, combined with &, and the sum of all biases that are not None."""
     masks, biases = ([x for x in xs if x is not None] for xs in zip(*parts, strict=True))
     return (
         functools.reduce(operator.and_, masks) if masks else None,
@@ -312,9 +316,10 @@ def _written(
     ranks: tuple[int, ...] = (),
     lowest_hides: bool = False,
 ) -> Array | None:
-    """The mask as booleans, or with a bias as floats that hide; None without either.
+    """The mask as one array: booleans or, with a bias, the bias with −∞ (if lowest_hides, the
+    dtype's min) where the mask hides. None if there is neither mask nor bias.
 
-    It has the axes of shape, of length 1 where nothing differs.
+    The array has as many axes as `shape`, and broadcasts to it.
     """
     if ranks and len(shape) not in ranks:
         meant = " or ".join(_tuple("BHTS"[-n:]) for n in ranks)
@@ -338,7 +343,8 @@ def _written(
 
 
 def _reduced(x: Array, shape: Sequence[int], *choices: str) -> Any:
-    """x with the axes of the first choice along whose other axes nothing differs, or None.
+    """x with only the axes of a choice, the first one such that x has length 1 along all others.
+    None if no choice fits.
 
     Axes that the scores do not have are left out.
     """

@@ -36,7 +36,7 @@ def integer(least: int) -> Kind:
 
 
 def number(words: str, valid: Callable[[float], bool]) -> Kind:
-    """A finite number for which valid is True, as the words say."""
+    """A finite number for which valid(number) is True; the words describe it in messages."""
 
     def fits(x: Any) -> bool:
         is_number = isinstance(x, int | float) and not isinstance(x, bool)
@@ -78,8 +78,8 @@ class Reader:
         self._read: set[str] = set()
 
     def __call__(self, name: str, kind: Kind, default: Any = ...) -> Any:
-        """An entry, or its default if it is absent or, which is a mistake, not of this kind. The
-        default `...` (Ellipsis) is for entries that must be present."""
+        """An entry, or its default if it is absent or not of this kind. The latter is a mistake.
+        So is an absent entry whose default is `...` (Ellipsis): it must be present."""
         self._read.add(name)
         value = self.entries.get(name, default)
         if wrong := mistake(self.where + name, value, kind):
@@ -106,7 +106,8 @@ def shown(value: Any) -> str:
 
 @contextmanager
 def naming(path: Path, names: Mapping[str, str]) -> Iterator[None]:
-    """A ValueError about values from a file gets its path, and the file's names for ours."""
+    """Inside the block, a ValueError is raised again with the path of the file in front, and with
+    the names that the file uses in place of ours."""
     try:
         yield
     except ValueError as error:

@@ -160,7 +160,8 @@ def _like(
     settings: dict[str, tuple[str, Any]] | None = None,
     **changes: Any,
 ) -> Layout:
-    """A layout that differs from another as given: it lacks some entries, and has others."""
+    """A copy of a layout for another type of model: without some entries, and with other settings
+    and changes."""
     kept = {key: value for key, value in base.settings.items() if key not in without}
     changes |= {"model_type": model_type, "architecture": f"{name}ForCausalLM"}
     fixed_biases = {key: (False,) for key in without if key.endswith("_bias")}

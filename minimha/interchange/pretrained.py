@@ -94,10 +94,10 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
 
     A model that was loaded is written as the same kind of model, with the same names, shapes and
     values, except that vectors get the dtype of the matrices, and constants and a second copy of
-    tied weights are left out; any other as the first kind in `layouts.LAYOUTS` that has all its
-    settings. GPT-2 always has biases: for a model without them, zeros are written. The folder is
-    made if needed; each file appears completely or not at all. The same model always gives the same
-    bytes.
+    tied weights are left out. Any other model is written as the first kind in `layouts.LAYOUTS`
+    that supports all its settings. GPT-2 always has biases: for a model without them, zeros are
+    written. The folder is made if needed; each file appears completely or not at all. The same
+    model always gives the same bytes.
 
     Raises ValueError, with all reasons, for a model that no kind can represent, where the reasons
     are those of the most similar kind; TypeError for another module; OSError if the files cannot be
@@ -210,7 +210,8 @@ def _entries(
 
 
 def _names(layout: Layout, num_layers: int, ours: Collection[str]) -> dict[str, str]:
-    """For each weight in a file of this kind, ours, if there is one of this name: see `packed`."""
+    """A dictionary from the names of weights in a file of this kind to ours, as `packed` takes it;
+    weights that this model does not have are left out."""
     names = {
         theirs.replace(".N.", f".{n}."): ours.replace(".N.", f".{n}.")
         for theirs, ours in layout.names.items()

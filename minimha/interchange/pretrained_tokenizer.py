@@ -92,8 +92,8 @@ class PretrainedTokenizer:
         return self._tokenizer.decode(list(map(int, tokens)))
 
     def stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
-        """The texts of tokens that come one by one after those of a prompt. A token may end in the
-        middle of a character: its text comes with that of the next one."""
+        """Yield the text of each token as it arrives; the tokens continue those of a prompt. If a
+        token ends in the middle of a character, its text comes with that of the next token."""
         known = list(prompt)
         shown = self.decode(known)
         for token in tokens:
@@ -107,7 +107,7 @@ class PretrainedTokenizer:
         """The special tokens that the chat template may name, and the template."""
         settings, file = self._read("tokenizer_config.json"), self._folder / "chat_template.jinja"
         template = settings.get("chat_template")
-        if isinstance(template, list):  # of several, each with a name
+        if isinstance(template, list):  # several templates, each with a name
             found = [x.get("template") for x in template if x.get("name") == "default"]
             template = found[0] if found else None
         if file.exists():
@@ -136,5 +136,5 @@ def package(name: str) -> Any:
 
 
 def _as_json(x: Any, **settings: Any) -> str:
-    """JSON as templates want it: Jinja's own filter is made for HTML."""
+    """JSON as chat templates expect it: Jinja's own filter writes JSON for HTML."""
     return json.dumps(x, **({"ensure_ascii": False} | settings))

@@ -78,7 +78,7 @@ def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]
     """As `read`, but the arrays are views of the file: the system reads their parts when they are
     first used, and may forget them when memory is short. Changes do not reach the file.
     """
-    import mmap  # what needs no file does without it
+    import mmap  # here, because the rest of the module works without it
 
     with Path(path).open("rb") as file:
         content: Any = b""
@@ -119,7 +119,7 @@ def load(module: Module, path: str | Path) -> None:
 
 
 def bfloat16_of_numpy() -> np.dtype:
-    """The dtype. Raises RuntimeError without ml_dtypes."""
+    """NumPy's dtype bfloat16, which ml_dtypes provides. Raises RuntimeError without it."""
     try:
         import ml_dtypes
     except ImportError as error:
@@ -129,7 +129,7 @@ def bfloat16_of_numpy() -> np.dtype:
 
 
 def _packed(arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None) -> bytes:
-    """The content of a file. The widest numbers come first, which aligns all of them."""
+    """The content of a file. Arrays of the widest dtype come first, so that all are aligned."""
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     parts, start = [], 0
     for name, x in sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])):
@@ -177,8 +177,8 @@ def _width(dtype: str) -> int:
 
 
 def _array(dtype: str, shape: list[int], data: Any, *, bfloat16: bool) -> np.ndarray:
-    """The array of an entry, in its memory. A bfloat16 is the upper half of the bits of a
-    float32."""
+    """The array of an entry, if possible as a view of its bytes. A bfloat16 is the upper half of
+    the bits of a float32."""
     if dtype != "BF16":
         x = np.frombuffer(data, _DTYPES[dtype])
     elif bfloat16:

@@ -46,7 +46,8 @@ def set_state(module: Module, arrays: Mapping[str, Any]) -> None:
 def packed(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Our arrays under other names.
 
-    names  for each other name, ours: .T is the transpose, and {q,k,v} are three arrays side by side
+    names  a dictionary from the other names to ours: "w_o.T" is the transpose of w_o, and
+           "w_{q,k,v}" is w_q, w_k and w_v side by side
     """
     found = {}
     for theirs, name in names.items():
@@ -57,7 +58,7 @@ def packed(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str
 
 
 def blank(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays of the shapes and dtypes of `packed`, which take no memory."""
+    """Arrays with the shapes and dtypes of those from `packed`; they take up no memory."""
     found = {}
     for theirs, name in names.items():
         xs = [ours[part] for part in parts(name)]
@@ -78,7 +79,8 @@ def unpacked(names: Mapping[str, str], theirs: Mapping[str, Any]) -> dict[str, n
 
 
 def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
-    """The names with "weight" for * and, with biases, also "bias"; ? is w or b."""
+    """Replace * by "weight" and ? by w in all names; with biases, also by "bias" and b, in a second
+    entry for each that has a *."""
     return {
         theirs.replace("*", kind): ours.replace("*", kind).replace("?", kind[:1])
         for theirs, ours in names.items()
@@ -87,7 +89,7 @@ def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
 
 
 def parts(name: str) -> list[str]:
-    """Our names in an entry of `packed`'s names."""
+    """Our names for which a value in `packed`'s names stands: w_q, w_k, w_v for "w_{q,k,v}.T"."""
     name = name.removesuffix(".T")
     return [name.replace("{q,k,v}", role) for role in ("qkv" if "{q,k,v}" in name else "-")]
 

@@ -15,7 +15,7 @@ from .torch_layer import beyond_torch, names_in_torch
 
 
 def _names(bias: bool) -> dict[str, str]:
-    """torch's names of the weights, and ours: see `packed`."""
+    """A dictionary from torch's names of the weights to ours, as `packed` takes it."""
     attention = {f"self_attn.{x}": f"attention.{y}" for x, y in names_in_torch(bias=bias).items()}
     others = {
         "linear1.*": "mlp.widen.*.T", "linear2.*": "mlp.narrow.*.T",

@@ -34,7 +34,7 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
 
 
 def names_in_torch(*, separate: bool = False, bias: bool) -> dict[str, str]:
-    """torch's names of the weights, and ours: see `packed`.
+    """A dictionary from torch's names of the weights to ours, as `packed` takes it.
 
     separate  whether W^Q, W^K and W^V are three matrices instead of one
     """

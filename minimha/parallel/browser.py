@@ -44,14 +44,14 @@ def run(work: Callable[[Any], None], args: Iterable[Any]) -> None:
 
 
 class Turns:
-    """What stands for a threading.Condition: only one task runs at a time, so nothing is locked."""
+    """Takes the place of threading.Condition. Only one task runs at a time: no lock is needed."""
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, *error: object) -> None: ...
 
     def notify_all(self) -> None:
-        """Nothing to do: the others look for themselves."""
+        """Does nothing: a task that waits checks its condition again at each of its turns."""
 
     def wait_for(self, holds: Callable[[], object], timeout: float) -> None:
         """Let the others run until holds() is true, for at most `timeout` seconds."""

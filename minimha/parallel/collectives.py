@@ -57,14 +57,14 @@ def all_reduce(
     what = f"all_reduce of {_kind(x)}"
 
     def sum_of_part(x: Array, what: str) -> Array:
-        """This rank's part of the sum, as reduce_scatter computes it."""
+        """This rank's part of the flattened sum over all ranks, as reduce_scatter computes it."""
         flat = xp.reshape(x, (-1,))  # (n,)
         places = parts(flat.shape[0], comm.size)
         pieces = _cut(flat, 0, places)  # (m_0,), (m_1,), …
         return _sum(comm, what, pieces)  # (m_r,)
 
     def gathered(part: Array, what: str) -> Array:
-        """The whole sum, as all_gather computes it."""
+        """The whole sum, in the shape of x: every rank's part, joined as all_gather joins them."""
         copies = [part] * comm.size  # (m_r,) for each rank
         received = exchanged(comm, what, copies)  # (m_0,), (m_1,), …
         flat = xp.concat(received)  # (n,)

@@ -22,7 +22,7 @@ class CommunicationError(RuntimeError):
 
 @dataclass(frozen=True)
 class Sent:
-    """What a rank sends. Can be added, and multiplied by a number of times."""
+    """How much a rank sends. Supports a + b, and a * n for sending it n times."""
 
     bytes: int = 0
     messages: int = 0

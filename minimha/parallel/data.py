@@ -86,7 +86,8 @@ class Buckets:
             bucket.shard.data = bucket.part(bucket.flat(p.data for p in bucket.parameters))
 
     def whole_state(self, state: Mapping[str, Array], joined: Any) -> dict[str, Array]:
-        """The state of the optimiser on one process, from `Optimiser.state` of all ranks.
+        """The state that the optimiser would have on a single process, put together from the
+        `Optimiser.state` of all ranks.
 
         joined(k, x) joins the parts x of all ranks of parameter number k, which is split.
         """
@@ -102,7 +103,8 @@ class Buckets:
         return whole
 
     def part_of_state(self, state: Mapping[str, Array], cut: Any) -> dict[str, Array]:
-        """The inverse: this rank's state. cut(k, x) is this rank's part of parameter number k."""
+        """The inverse of `whole_state`: the state of this rank's optimiser. cut(k, x) is this
+        rank's part of parameter number k."""
         found = {}
         for number, (places, bucket) in enumerate(self._entries):
             for field in [n.partition(".")[2] for n in state if n.startswith(f"{places[0]}.")]:
@@ -129,18 +131,18 @@ class Bucket:
         return xp.concat([xp.reshape(x, (-1,)) for x in arrays])
 
     def cut(self, flat: Array) -> list[Array]:
-        """The inverse: an array for each parameter."""
+        """The inverse of `flat`: an array for each parameter."""
         xp, runs = namespace(flat), in_turn(math.prod(p.shape) for p in self.parameters)
         return [
             xp.reshape(flat[run], p.shape) for run, p in zip(runs, self.parameters, strict=True)
         ]
 
     def part(self, flat: Array) -> Array:
-        """A copy of this rank's part."""
+        """A copy of this rank's part of a flat array."""
         return backend.copy(flat[parts(flat.shape[0], self.comm.size)[self.comm.rank]])
 
     def whole(self, shard: Array) -> Array:
-        """The parts of all ranks."""
+        """The flat array, from the parts of all ranks."""
         return self.comm.all_gather(shard)
 
     def reduce(self) -> None:
@@ -155,7 +157,7 @@ class Bucket:
 
 
 def _chunks(items: Sequence[tuple[int, Tensor]]) -> Iterable[list[tuple[int, Tensor]]]:
-    """Runs of parameters, each of about the size of a bucket."""
+    """Divide the parameters, in order, into groups of about the size of a bucket."""
     chunk: list[tuple[int, Tensor]] = []
     size = 0
     for k, p in items:

@@ -100,7 +100,8 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
 
 
 def part_of_heads(comm: Any, x: Array, axis: int, groups: int) -> Array:
-    """This rank's part of an axis on which the heads of G = groups key heads lie side by side."""
+    """A copy of this rank's part of x along an axis that consists of G = `groups` equal runs, one
+    for each key head. A rank gets the runs of its own key heads."""
     width, own = x.shape[axis] // groups, parts(groups, comm.size)[comm.rank]
     run = slice(own.start * width, own.stop * width)
     return backend.copy(x[run, ...] if axis == 0 else x[:, run])

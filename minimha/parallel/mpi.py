@@ -52,7 +52,7 @@ def world(timeout: float = TIMEOUT) -> Communicator:
 
 @functools.cache
 def _started() -> _MPICommunicator:
-    """This rank, which needs mpi4py."""
+    """The communicator of this rank. Needs mpi4py."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
@@ -65,7 +65,7 @@ def _started() -> _MPICommunicator:
             f"mpiexec started {size} processes, but mpi4py sees {MPI.COMM_WORLD.size}: they belong "
             "to different MPIs; use the mpiexec of the environment that mpi4py is in"
         )
-    return _MPICommunicator(MPI.COMM_WORLD.Dup())  # no other messages get in between
+    return _MPICommunicator(MPI.COMM_WORLD.Dup())  # apart from other messages
 
 
 class _MPICommunicator(Communicator):
@@ -138,11 +138,11 @@ class _MPICommunicator(Communicator):
         self._sending.clear()
 
     def _wait(self, ready: Callable[[], Any], other: int, waiting: str) -> Any:
-        """What ready returns as soon as it is true. Sleeps in between, longer and longer, because
-        there may be more ranks than cores."""
+        """Call ready() until its result is true, and return the result. Sleeps between the calls,
+        longer and longer, because there may be more ranks than cores."""
         deadline, pause = time.monotonic() + self.timeout, 1e-5
         while True:
-            ended = self._ranks.Iprobe(other, _END)  # what was sent before can be received now
+            ended = self._ranks.Iprobe(other, _END)  # asked first: then all it sent has arrived
             if result := ready():
                 return result
             if ended:
@@ -172,12 +172,13 @@ def _complete(requests: list[Any]) -> bool:
 
 
 def _entries(x: Array) -> Array:
-    """The entries of an array as bytes: its own memory, if they lie there in order."""
+    """The entries of an array as bytes: a view of its memory if it is contiguous, or a copy."""
     return namespace(x).ascontiguousarray(x).reshape(-1).view("uint8")
 
 
 def _library(x: Array) -> str:
-    """Raises CommunicationError for an array that MPI cannot read."""
+    """The library of an array, "numpy" or "cupy". Raises CommunicationError for an array that MPI
+    cannot read."""
     if isinstance(x, backend.HostArray):
         return "numpy"
     if not backend.on_cupy(x):

@@ -25,7 +25,8 @@ def runs(length: int, size: int, zigzag: bool = False) -> list[list[slice]]:
 def part(x: Any, comm: Any, axis: int, zigzag: bool = False) -> Any:
     """The entries of an array or Tensor that are at this rank's positions along an axis.
 
-    x is that of the whole sequence, the same on every rank; its gradient is zero elsewhere.
+    x covers the whole sequence and is the same on every rank. Its gradient is zero at positions
+    of other ranks.
     """
     before = (slice(None),) * (axis % x.ndim)
     own = runs(x.shape[axis], comm.size, zigzag)[comm.rank]

@@ -274,7 +274,7 @@ class Block(NamedTuple):
     and of one of the `pieces` of its positions."""
 
     query_heads: slice  # the query heads that share the key head
-    number: int  # of the piece
+    number: int  # which of the pieces it is
     place: tuple[Any, ...]  # where this rank's own block is in key and value
 
 

@@ -25,13 +25,13 @@ def pieces(length: int, size: int, zigzag: bool = False) -> int:
 
 
 class Tile(NamedTuple):
-    """A tile of scores of which something is visible: a run of queries and a run of keys."""
+    """A tile of the scores that is not all hidden: a run of queries and a run of keys."""
 
-    rows: slice  # where the queries are in the arrays of their rank
-    columns: slice  # where the keys are in those of theirs
-    queries: slice  # both in the whole sequence
-    keys: slice
-    full: bool
+    rows: slice  # where the queries are in the arrays of the rank that holds them
+    columns: slice  # where the keys are in the arrays of the rank that holds them
+    queries: slice  # where the queries are in the whole sequence
+    keys: slice  # where the keys are in the whole sequence
+    full: bool  # whether every query sees every key
 
 
 class Route:
@@ -79,8 +79,9 @@ class Route:
                 self.owners.append(owner)
 
     def receive(self, owner: int, *own: Array) -> list[Array]:
-        """This rank's own arrays, or those of another owner, from the stop before this one: keys
-        and values and, where own has more arrays, their gradients so far."""
+        """The arrays of an owner: if it is this rank, its own, otherwise those that the stop before
+        this one sends. They are keys and values and, if `own` has four arrays, also the sums so far
+        of their gradients."""
         if owner == self._comm.rank:
             return list(own)
         before, _ = self._neighbours(owner)
@@ -114,7 +115,7 @@ class Route:
         return stops[here - 1], stops[(here + 1) % len(stops)]
 
     def piece(self, owner: int, n: int) -> slice:
-        """Where piece n of the keys of an owner is in its arrays."""
+        """Where piece n of an owner's keys is in the owner's arrays."""
         return parts(self._lengths[owner], self.pieces)[n]
 
     def tiles(
@@ -141,7 +142,7 @@ class Route:
                 yield rows, _moved(columns, -piece.start), mask
 
     def _seen(self, held: list[slice]) -> list[list[Tile]]:
-        """The tiles of a rank that holds these queries, for each owner of keys."""
+        """For each owner of keys, the tiles that a rank with these queries has to compute."""
         seen: list[list[Tile]] = [[] for _ in self._keys]
         for rows, queries in _placed(held):
             part = self._mask.part(self.shape, queries, slice(None))
@@ -181,5 +182,6 @@ def _moved(run: slice, by: int) -> slice:
 
 
 def _placed(held: list[slice]) -> list[tuple[slice, slice]]:
-    """The places of a rank's runs in its own arrays, and the runs."""
+    """For each run of positions that a rank holds, where it is in the rank's own arrays, and where
+    it is in the whole sequence."""
     return list(zip(in_turn(run.stop - run.start for run in held), held, strict=True))

@@ -40,7 +40,7 @@ def run(
 
 @ExtensionPoint
 def run_elsewhere(function: Callable[..., Any], ranks: int) -> list[Any] | None:
-    """Run the ranks in another way: homework watches them like this.
+    """An extension point that runs the ranks in another way. Homework uses it to watch messages.
 
     function(rank, size, post, take) runs a rank, which sends by post(x, to, text) and receives by
     take(source, text). Returns the results of all ranks, or None to run them in threads."""
@@ -110,9 +110,9 @@ class _World:
     """What the threads of one run share: messages on their way, who waits, and who has ended.
 
     Each rank chooses the rank that it receives from, and gets that rank's messages in the order of
-    sending. So a rank does the same however the threads take turns (Kahn, "The semantics of a
-    simple language for parallel programming", 1974). An error is the same, too, because every rank
-    runs to its own end before one is raised.
+    sending. So the order in which the threads run changes nothing (Kahn, "The semantics of a
+    simple language for parallel programming", 1974). It does not change the error either, because
+    every rank runs to its own end before one is raised.
     """
 
     def __init__(self, size: int, timeout: float) -> None:
@@ -239,7 +239,7 @@ class _ThreadCommunicator(Communicator):
 
 
 class _Posting(Communicator):
-    """A rank whose messages two functions send and receive."""
+    """A rank that sends and receives its messages by calling two given functions."""
 
     def __init__(
         self, rank: int, size: int, post: Callable[..., None], take: Callable[..., Array]

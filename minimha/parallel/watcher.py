@@ -15,7 +15,7 @@ from typing import Any
 def connect(name: str, neighbours: Any) -> socket.socket:
     """Start the watcher, on the first of the ranks of this machine, and connect each of them.
 
-    A rank sends a byte before it ends. neighbours: these ranks, for mpi4py.
+    A rank sends a byte before it ends. `neighbours` is mpi4py's communicator of these ranks.
     """
     server = socket.create_server(("127.0.0.1", 0), backlog=neighbours.size)
     if neighbours.rank == 0:
@@ -23,7 +23,7 @@ def connect(name: str, neighbours: Any) -> socket.socket:
         subprocess.Popen(command, stdin=server.fileno(), start_new_session=True)
     rank = socket.create_connection(neighbours.bcast(server.getsockname()))
     rank.send(name.encode())
-    rank.recv(1)  # the watcher knows it
+    rank.recv(1)  # the watcher confirms the connection
     neighbours.Barrier()  # the watcher ends as soon as a rank does: first let all connect
     return rank
 

@@ -79,8 +79,8 @@ class Way:
 
 
 class PositionParallel(Way):
-    """Each rank reads its own positions; a subclass says what computes attention over all of them:
-    a function of comm, this rank's query, key and value, the mask, scale and softcap."""
+    """Each rank reads its own positions. A subclass provides `attention`, which computes attention
+    over all positions from comm, this rank's query, key and value, the mask, scale and softcap."""
 
     axis = 1
     attention: Any

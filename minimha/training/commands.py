@@ -237,8 +237,8 @@ class Run:
         return cls(folder, settings, tokenizer, parts, training, losses, comm)
 
     def train(self) -> int:
-        """Train, and print the progress. Returns the exit code: 130 after Ctrl-C. Of several ranks,
-        rank 0 prints and writes, and Ctrl-C ends all of them."""
+        """Train, and print the progress. Returns the exit code: 130 after Ctrl-C. If several ranks
+        share the run, only rank 0 prints and writes, and Ctrl-C ends all of them."""
         run, tokenizer, validation = self.training, self.tokenizer, self.parts.validation
         if self.comm is not None and self.comm.rank:
             for _ in run:
@@ -277,21 +277,21 @@ class Run:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing remains to be written after the last step. A run that was interrupted has
-        a picture, too, but then also the previous checkpoint."""
+        """Whether everything that follows the last step has been done. An interrupted run has a
+        picture, too, but it still has the previous checkpoint, which a finished run deletes."""
         picture, previous = self.folder / _ATTENTION, self.folder / _PREVIOUS
         return picture.exists() and not previous.exists()
 
     def begin(self) -> None:
-        """Write what identifies the run, and remove what a killed run had not finished writing."""
+        """Write what identifies the run, and remove files that a killed run left unfinished."""
         for unfinished in self.folder.glob(".*-*.*"):
             unfinished.unlink()
         _write_json(self.settings, self.folder / _RUN)
         _write_json(self.tokenizer.characters, self.folder / _VOCABULARY)
 
     def save(self) -> None:
-        """Write all that a resumed run needs, the model and its losses. The checkpoint comes last,
-        because the losses must reach at least as far."""
+        """Write all that a resumed run needs: the model, the losses, and last the checkpoint. In
+        this order, the losses in the file never end before the step of the checkpoint."""
         interchange.save_pretrained(self.training.model, self.folder)
         rows = [
             f"{step},{loss!r},{self.losses.validation.get(step, '')}\n"
@@ -305,7 +305,7 @@ class Run:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of a new run, or of the one that is resumed."""
+    """The settings of a new run, or those stored by the run that is resumed."""
     folder = options.out
     given = {name: getattr(options, name) for name in [*SETTINGS, "every"]}
     given = {name: value for name, value in given.items() if value is not None}
@@ -353,7 +353,8 @@ def _write_json(value: Any, path: Path) -> None:
 
 
 def _read_losses(path: Path, last: int) -> watching.Losses:
-    """The losses up to a step: a run that was killed may have written more."""
+    """The losses up to step `last`. A run that was killed may have written the losses of later
+    steps, too, which the resumed run makes again."""
     losses = watching.Losses()
     with naming(path, {}):
         for line in path.read_text(encoding="utf-8").splitlines()[1 : last + 1]:
@@ -366,8 +367,8 @@ def _read_losses(path: Path, last: int) -> watching.Losses:
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, so that a step and a checkpoint are never left half done. A second
-    Ctrl-C raises KeyboardInterrupt."""
+    """Inside the block, Ctrl-C only sets this event, so that no step or checkpoint is left half
+    done. A second Ctrl-C raises KeyboardInterrupt."""
     interrupted = threading.Event()
 
     def notice(*_: object) -> None:
@@ -412,14 +413,15 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 def _beginning(tokenizer: data.CharacterTokenizer | interchange.PretrainedTokenizer) -> str:
-    """The text that is continued without a prompt: a line break, or the first character of a
-    vocabulary without one."""
+    """The text to continue if there is no prompt: a line break or, if the vocabulary has none, its
+    first character."""
     characters = getattr(tokenizer, "characters", "\n")
     return "\n" if "\n" in characters else characters[0]
 
 
 def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | interchange.PretrainedTokenizer]:
-    """The model in a folder, and its tokenizer: of characters, or that of a pretrained model.
+    """The model in a folder, and its tokenizer: a `CharacterTokenizer` if `minimha train` wrote the
+    folder, otherwise the tokenizer of a pretrained model.
 
     Raises ValueError, RuntimeError or OSError, with a one-line message.
     """
@@ -438,7 +440,8 @@ def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | interchange.Pre
 
 
 def _tokenizer(path: Path, size: int) -> data.CharacterTokenizer:
-    """The tokenizer of as many characters as the model's vocabulary has."""
+    """Read the saved tokenizer. Raises ValueError if it has another number of characters than the
+    model has tokens."""
     characters = read_json(path, LIST)
     for k, character in enumerate(characters):
         require(path, f"entry {k}", character, CHARACTER)

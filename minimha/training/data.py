@@ -19,7 +19,7 @@ REFERENCE = "python_reference.txt"
 
 
 def python_reference() -> str:
-    """The part of its documentation that Python ships for `help()`: real text on every machine.
+    """The documentation that comes with Python, for `help()`: real text on every machine.
 
     It differs between versions of Python. A browser's Python comes without it; there it is read
     from REFERENCE, which lies beside the chapters. Raises ValueError if neither is there.
@@ -102,7 +102,7 @@ class CharacterTokenizer:
         return "".join(self.stream(tokens))
 
     def stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
-        """The characters of tokens that come one by one. The prompt has no influence."""
+        """Yield the character of each token as it arrives. The prompt makes no difference."""
         return (self.characters[k] for k in tokens)
 
 

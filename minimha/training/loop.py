@@ -113,7 +113,7 @@ class Training:
         return AdamW(decay_groups(self.model, weight_decay), **settings)
 
     def _update(self, inputs: np.ndarray, targets: np.ndarray, rng: backend.Generator) -> float:
-        """Update the parameters by the gradient of a batch. Returns the loss before."""
+        """Update the parameters with the gradient of a batch. Returns the loss before that."""
         inputs, targets = (tokens_for(self.model, tokens) for tokens in (inputs, targets))
         loss = cross_entropy(self.model(inputs, rng=rng), targets)
         loss.backward()
@@ -196,7 +196,7 @@ PRECISIONS = "float32", "bfloat16"
 
 
 def _require_a_precision(precision: str, model: Any) -> None:
-    """Raise ValueError unless the model can be trained in this precision where it is."""
+    """Raise ValueError unless the model can be trained in this precision on its device."""
     if precision not in PRECISIONS:
         raise ValueError(
             f"precision={precision!r}: there are {' and '.join(map(repr, PRECISIONS))}"

@@ -71,7 +71,7 @@ class ParallelTraining(Training):
             super().save(path)
 
     def state(self) -> dict[str, np.ndarray]:
-        """The state, in a step in which it was collected. Raises RuntimeError in others."""
+        """The state, if it was collected after the last step. Raises RuntimeError otherwise."""
         if self._collected is None:
             raise RuntimeError(f"the state is collected every {self.every} steps: save it then")
         return self._collected

@@ -39,17 +39,17 @@ def words(count: int, longest: int, rng: np.random.Generator) -> list[str]:
 
 
 def copying(count: int, *, longest: int = 6, rng: np.random.Generator | int = 0) -> list[Pair]:
-    """(">hello", "hello"): different words of 1 to longest letters."""
+    """Pairs such as (">hello", "hello"), from `count` distinct words of 1 to `longest` letters."""
     return [(f">{word}", word) for word in words(count, longest, np.random.default_rng(rng))]
 
 
 def reversing(count: int, *, longest: int = 6, rng: np.random.Generator | int = 0) -> list[Pair]:
-    """("<hello", "olleh"): different words of 1 to longest letters."""
+    """Pairs such as ("<hello", "olleh"), from `count` distinct words of 1 to `longest` letters."""
     return [(f"<{word}", word[::-1]) for word in words(count, longest, np.random.default_rng(rng))]
 
 
 def adding() -> list[Pair]:
-    """("27+58", "85"): all 8100 sums of two numbers from 10 to 99."""
+    """Pairs such as ("27+58", "85"): all 8100 sums of two numbers from 10 to 99."""
     return [(f"{a}+{b}", f"{a + b}") for a in range(10, 100) for b in range(10, 100)]
 
 

@@ -43,7 +43,7 @@ def watch(
     every: int | None = None,
     losses: Losses | None = None,
 ) -> Generator[float, None, None]:
-    """Yield the losses of a `Training`, which makes one step for each, and show its progress.
+    """Run a `Training`: yield the loss of each step, and show the progress.
 
         for loss in watch(run, parts.validation, tokenizer):
             pass
