@@ -92,7 +92,7 @@ class RMSNorm(Module):
         """(…, M) -> (…, M)"""
         weight: Any = self.weight
         if self.plus_one:
-            weight = 1 + weight
+            weight = 1 + weight  # (M,)
         return rms_norm(x, weight, eps=self.eps)
 
 

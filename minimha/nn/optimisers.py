@@ -214,11 +214,13 @@ def _groups(parameters: Parameters, known: set[str]) -> list[dict[str, Any]]:
                 f"there are {', '.join(sorted(known))}"
             )
 
-        # Without repetitions: a tied parameter is updated once.
-        params = list(dict.fromkeys(group["params"]))
+        params = list(group["params"])
         for p in params:
             if not isinstance(p, Tensor):
                 raise TypeError(f"parameters must be Tensors, not {backend.described(p)}")
+
+        # Without repetitions: a tied parameter is updated once.
+        params = list(dict.fromkeys(params))
 
         # Two groups would update a parameter twice in one step.
         if not seen.isdisjoint(params):
@@ -449,6 +451,7 @@ class AdamW(Adam):
         states: list[State],
         settings: Mapping[str, Any],
     ) -> list[Array]:
+        # p − lr · weight_decay · p is decay · p.
         # The decay is not part of the gradient, so m and v do not contain it.
         decay = 1 - settings["lr"] * settings["weight_decay"]
         return self._moved(ps, gs, states, settings, decay)
@@ -482,7 +485,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: Any = No
     device.
     Source: Pascanu et al., "On the difficulty of training recurrent neural networks" (2013).
     """
-    given = [p for p in parameters if p.grad is not None]
+    given = [p for p in parameters if p.grad is not None]  # a step skips the others, too
     gradients = [half.widened(p.grad) for p in given]  # float32 if p has 16 bits
     square = _square_of_norm(gradients)  # ()
 

@@ -214,6 +214,7 @@ P = mh.Tensor([1.0], requires_grad=True)
     (P, TypeError, r"list of Tensors: write \[tensor\]"),
     (mh.Linear(1, 1), TypeError, r"write model\.parameters\(\)"),
     ([("weight", P)], TypeError, "must be Tensors, not a tuple"),
+    ([np.ones(3)], TypeError, "must be Tensors, not numpy.ndarray"),
     ([{"params": [P]}, {"params": [P], "lr": 1.0}], ValueError, "in two groups"),
     ([{"params": [P], "decay": 0.1}], TypeError, "no setting decay: there are lr, momentum"),
 ])  # fmt: skip
