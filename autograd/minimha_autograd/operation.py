@@ -45,12 +45,14 @@ class Operation(Protocol):
 
     `function` is the function as it was written, for calls inside other operations: these check
     their arguments already, and guard what it saves. `wanted` makes the named tuple that such a
-    call passes on, False where nothing is given: `linear.wanted(x=True, w=True)`."""
+    call passes on, False where nothing is given: `linear.wanted(x=True, w=True)`. It is None if
+    the function has no keyword `wanted`.
+    """
 
     __name__: str
     __signature__: inspect.Signature
     function: Callable[..., tuple[Any, Pullback]]
-    wanted: Callable[..., Wanted]
+    wanted: Callable[..., Wanted] | None
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any: ...
 
