@@ -96,7 +96,8 @@ def the_result_equals_the_formula(attend, case):
     cotangent = next((k for k in ("weights", "dropped") if k in attend.gives), None)
     result = attend(case)
     assert result.out.dtype == case.dtype
-    assert all(g.dtype == case.dtype for g in result.gradients.values())
+    for name, gradient in result.gradients.items():
+        assert gradient.dtype == case.dtype, f"the gradient of {name} is {gradient.dtype}"
     expected = formula(case, cotangent=cotangent)
     close(result, expected.result, case, times=0.5)  # so any two paths differ by at most one bar
 
@@ -122,9 +123,11 @@ def attention_to_each_key(attend, case):
 @invariant(without=("dropout",), leads=((), (2,)))
 def weights_are_positive_exactly_where_visible(attend, case):
     weights = [w for w in attention_to_each_key(attend, case)[:3] if w is not None]
-    assert all((w >= 0).all() and not w[~case.visible].any() for w in weights)
     seen = formula(case).result.weights > np.finfo(case.dtype).smallest_normal
-    assert all((w[seen] > 0).all() for w in weights)
+    for w in weights:
+        assert (w >= 0).all(), "a weight is negative"
+        assert not w[~case.visible].any(), "a hidden key has a weight"
+        assert (w[seen] > 0).all(), "a visible key has no weight"
 
 
 @invariant(without=("sink",))
@@ -376,7 +379,8 @@ def large_scores_stay_finite_and_accurate(attend, case):
     largest = abs(case.value.astype(float)).max(initial=0)
     assert np.isfinite(result.out).all()
     assert (abs(result.out - exact.result.out) <= kept * off * largest).all()
-    assert all(np.isfinite(x).all() for x in result.gradients.values())
+    for name, gradient in result.gradients.items():
+        assert np.isfinite(gradient).all(), f"the gradient of {name} is not finite"
 
 
 def lse(scores):

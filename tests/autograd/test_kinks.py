@@ -85,9 +85,11 @@ def test_what_the_maximum_of_three_equal_entries_claims():
 
 def test_the_report_counts_the_entries_at_kinks():
     f, x = ties.RIGHT["max, shares"](np.random.default_rng(0), "float64")
-    assert all(row.note.startswith("kink at 3 of 4 entries") for row in mh.gradcheck(f, x).rows)
+    for row in mh.gradcheck(f, x).rows:
+        assert row.note.startswith("kink at 3 of 4 entries"), row
     f, x = ties.RIGHT["abs with 0, all zeros"](np.random.default_rng(0), "float64")
-    assert all(row.note.startswith("kink at 3 of 3 entries") for row in mh.gradcheck(f, x).rows)
+    for row in mh.gradcheck(f, x).rows:
+        assert row.note.startswith("kink at 3 of 3 entries"), row
 
 
 def test_right_choices_in_each_step_may_be_wrong_together():
@@ -231,7 +233,8 @@ def test_many_entries_may_be_tied(size):
 @pytest.mark.thorough
 def test_too_many_tied_entries_are_not_decided():
     report = mh.gradcheck(partial(largest_of, to="first"), np.ones(600))
-    assert all("not decided" in row.note for row in report.rows)
+    for row in report.rows:
+        assert "not decided" in row.note, row
 
 
 @pytest.mark.parametrize(("size", "recognised"), [(1e-4, True), (1e-8, False)])

@@ -53,20 +53,22 @@ class Call:
 
 
 def assert_same(ours, theirs):
-    for one, two in zip(ours, theirs, strict=True):
-        assert (one is None) == (two is None)
-        assert one is None or np.array_equal(one, two)
+    for k, (one, two) in enumerate(zip(ours, theirs, strict=True)):
+        assert (one is None) == (two is None), f"only one of the arrays {k} is None"
+        assert one is None or np.array_equal(one, two), f"array {k} is {one}, not {two}"
 
 
 def assert_close(expected, ours, tolerance, zero=()):
     """Relative to the largest entry of each array; if the true value is 0, of all arrays."""
     largest = [0.0 if x is None else abs(x).max(initial=0) for x in expected]
     for k, (one, two) in enumerate(zip(expected, ours, strict=True)):
-        assert (one is None) == (two is None)
+        assert (one is None) == (two is None), f"only one of the arrays {k} is None"
         if one is not None:
-            assert one.shape == two.shape
+            assert one.shape == two.shape, f"array {k} has the shape {two.shape}, not {one.shape}"
             size = max(largest) if k in zero else largest[k]
-            np.testing.assert_allclose(two, one, rtol=0, atol=tolerance * size)
+            np.testing.assert_allclose(
+                two, one, rtol=0, atol=tolerance * size, err_msg=f"array {k}"
+            )
 
 
 def test_every_operation_has_a_record():
@@ -96,8 +98,9 @@ def test_every_library_agrees_with_the_reference_value_and_numpy_gradients(sampl
     (on_numpy, pull), (result, pull_there) = here.with_pullback(), there.with_pullback()
     assert_close(several(expected), hosts(several(result)), 1e-13)
     gradients = pull_there(*there.cotangents(result))
-    for x, dx in zip(there.arrays, gradients, strict=True):
-        assert dx is None or (dx.dtype, dx.device) == (x.dtype, x.device)
+    for k, (x, dx) in enumerate(zip(there.arrays, gradients, strict=True)):
+        where = f"gradient {k} is not of the dtype and on the device of its array"
+        assert dx is None or (dx.dtype, dx.device) == (x.dtype, x.device), where
     expected = pull(*here.cotangents(on_numpy))
     assert_close(expected, hosts(gradients), 1e-13, zero=there.record.zero)
 
@@ -108,8 +111,11 @@ def test_gradients_equal_the_complex_step(sample):
     report = gradcheck(partial(call.operation.with_pullback, **call.settings), *call.arrays)
     used = {row.method for row in report.rows}
     empty = not any(call.hosts[k].size for k in call.floats)
-    assert empty or ("complex step" in used) == call.record.analytic
-    assert all(x.note or x.method == "central" or x.allowed <= 1e-10 for x in report.rows)
+    assert empty or ("complex step" in used) == call.record.analytic, (
+        f"checked by {used}: set analytic={not call.record.analytic} in its record in tests/samples.py"
+    )
+    wide = [x for x in report.rows if not x.note and x.method != "central" and x.allowed > 1e-10]
+    assert not wide, f"the check allows large errors: {wide}"
 
 
 def assert_damage_is_found(sample, damage):
@@ -161,8 +167,9 @@ def test_float32_stays_float32(sample, place):
     result, pullback = call.with_pullback()
     cotangents = call.cotangents(result)
     gradients = pullback(*cotangents)
-    for y in (*several(result), *gradients):
-        assert y is None or y.dtype == place.xp.float32
+    for kind, arrays in (("value", several(result)), ("gradient", gradients)):
+        for k, y in enumerate(arrays):
+            assert y is None or y.dtype == place.xp.float32, f"{kind} {k} is {y.dtype}"
     exact, exact_pullback = Call((call.record, call.widened())).with_pullback()
     expected = exact_pullback(*(x.astype("float64") for x in hosts(cotangents)))
     eps = np.finfo("float32").eps
@@ -180,7 +187,8 @@ def test_the_tape_gives_the_gradients_of_the_pullback(sample, place):
     with no_grad():
         unrecorded = several(call.operation(*leaves, **call.settings))
     outputs = several(call.operation(*leaves, **call.settings))
-    assert not any(y.requires_grad for y in unrecorded)
+    recorded = [k for k, y in enumerate(unrecorded) if y.requires_grad]
+    assert not recorded, f"values {recorded} require gradients inside no_grad()"
     for values in (unrecorded, outputs):
         assert_same(hosts(several(result)), hosts([y.data for y in values]))
     for _ in range(2):  # backward twice: the gradients accumulate
@@ -189,8 +197,9 @@ def test_the_tape_gives_the_gradients_of_the_pullback(sample, place):
     expected = hosts(dx for dx in pullback(*cotangents) if dx is not None)
     taped = hosts(leaf.grad for leaf in leaves if isinstance(leaf, Tensor))
     largest = max(abs(dx).max(initial=0) for dx in expected)
-    for ours, theirs in zip(taped, expected, strict=True):
-        assert abs(ours - 2 * theirs).max(initial=0) <= 1e-14 * largest
+    for k, (ours, theirs) in enumerate(zip(taped, expected, strict=True)):
+        off = abs(ours - 2 * theirs).max(initial=0)
+        assert off <= 1e-14 * largest, f"gradient {k} on the tape is off by {off}"
 
 
 @every_case
@@ -210,7 +219,8 @@ def test_a_pullback_changes_no_array_and_returns_the_required_gradients(sample, 
         wanted = tuple(j == k for j in range(len(call.arrays)))
         _, pullback = call.with_pullback(wanted=wanted)
         alone = hosts(pullback(*cotangents))
-        assert [dx is not None for dx in alone] == list(wanted)
+        given = [j for j, dx in enumerate(alone) if dx is not None]
+        assert given == [k], f"only gradient {k} is wanted, but {given} are returned"
         assert_close(gradients[k : k + 1], alone[k : k + 1], 1e-13)
     assert_same(before, hosts(everything))
 
