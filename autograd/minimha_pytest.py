@@ -237,8 +237,8 @@ class Summary:
             self.checks.append(check | {"verdict": verdict, "test": report.nodeid})
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
-        """Print them; with -q one line, with -qq or --no-summary none. Before them, print why an
-        array library was skipped."""
+        """Print the checks; with -q one line, with -qq or --no-summary none. Before them, print why
+        an array library was skipped."""
         skipped = {report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())}
         for reason in sorted(text for text in skipped if "the array library" in text):
             terminalreporter.write_line(reason)
@@ -266,7 +266,7 @@ def _outcome(checks: list[dict[str, Any]]) -> str:
 
 
 def _table(shown: list[dict[str, Any]]) -> list[str]:
-    """A line of headers, and one for each check."""
+    """The lines of a table: the headers, then one line for each check."""
     note = "note" if any(check["note"] for check in shown) else ""
     rows = [("", "check", "input", "error", "allowed", "time", "test", note)]
     for check in shown:

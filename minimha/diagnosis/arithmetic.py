@@ -1,7 +1,8 @@
 """What a wrong gradient looks like, by its numbers alone: factors, transposes, missing terms.
 
 A recogniser is a function of a Step that yields the gradients that known mistakes give. Where it
-recognises a mistake by other facts, it yields the gradient found.
+recognises a mistake by other facts, it yields the gradient found. Its docstring says what it
+recognises.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def reordered(step: Step) -> Iterator[Mistake]:
 
 
 def another_input(step: Step) -> Iterator[Mistake]:
-    """The right gradient of another input."""
+    """The gradient is right, but for another input."""
     candidates = set(step.trace.wrong) - {step.name, *step.downstream}
     for name, gradient in step.gradients.items():
         if name in candidates:
@@ -192,7 +193,7 @@ def another_input(step: Step) -> Iterator[Mistake]:
 
 
 def passed_through(step: Step) -> Iterator[Mistake]:
-    """The unchanged gradient of a later node, or one term too many."""
+    """The gradient of a later node, passed on unchanged or added once too often."""
     for name in step.downstream:
         dy = summed_to(step.gradients.get(name), step.value.shape)
         if (ratio := step.multiple(dy, step.yours)) is not None:

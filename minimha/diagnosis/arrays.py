@@ -8,8 +8,8 @@ import numpy as np
 
 
 def summed_to(x: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None:
-    """x summed over the axes along which an array of this shape was broadcast; None if it cannot
-    have been."""
+    """x summed to this shape: over the axes along which an array of this shape is repeated if it is
+    broadcast to the shape of x. None if it cannot be broadcast to that."""
     if x is None or x.ndim < len(shape):
         return None
     x = x.sum(axis=tuple(range(x.ndim - len(shape))))
@@ -20,8 +20,8 @@ def summed_to(x: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None
 
 
 def in_same_place(pairs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The products of matrices with the same batch index, of this shape (…, n, m), from the
-    products of all pairs of matrices (…, n, …, m) that np.dot computes; None for other shapes."""
+    """Of the products of all pairs of matrices (…, n, …, m), which np.dot computes, only those of
+    matrices with the same batch index: (…, n, m), which is `shape`. None for other shapes."""
     *batch, n, m = shape if len(shape) > 2 else (0, 0, 0)
     if pairs.shape != (*batch, n, *batch, m):
         return None
@@ -31,8 +31,8 @@ def in_same_place(pairs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | Non
 
 
 def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """a @ b, where fewer heads of one are repeated for those of the other; None if they do not
-    broadcast."""
+    """a @ b. If one of them has fewer heads, each of these serves a group of the other's heads.
+    None if they do not broadcast."""
     if a.ndim >= 3 <= b.ndim and 0 not in (heads := (a.shape[-3], b.shape[-3])):
         a = np.repeat(a, max(heads[1] // heads[0], 1), axis=-3)
         b = np.repeat(b, max(heads[0] // heads[1], 1), axis=-3)
@@ -43,7 +43,7 @@ def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
 
 
 def by_group(x: np.ndarray, like: np.ndarray) -> np.ndarray | None:
-    """x (…, H, m, n) as (…, G, H/G, m, n), where like has G heads and x more of them."""
+    """x (…, H, m, n) as (…, G, H/G, m, n), if `like` has G heads and x has more; else None."""
     if not x.ndim == like.ndim >= 3:
         return None
     heads, groups = x.shape[-3], like.shape[-3]

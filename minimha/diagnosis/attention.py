@@ -163,8 +163,8 @@ def _softmax_mistakes(
 
 
 def sharpness(x: np.ndarray, p: np.ndarray, axis: int) -> float | None:
-    """The c of p = softmax(c · x) along an axis, or of a multiple of that in each row; masked
-    entries of p are 0. None if there is no such c, or if any p would have one."""
+    """The number c for which p = softmax(c · x) along an axis, up to a factor for each row; masked
+    entries of p are 0. None if there is no such c, or if p has too few entries to tell."""
     seen = p > 0
     count = seen.sum(axis=axis, keepdims=True)
     free = seen.sum() - (count > 0).sum()
@@ -182,7 +182,7 @@ def sharpness(x: np.ndarray, p: np.ndarray, axis: int) -> float | None:
 
 
 def dropout(step: Step) -> Iterator[Mistake]:
-    """dx = keep · dy / (1 − p), for the keep of the forward."""
+    """dx = keep · dy / (1 − p), with the same keep as in the forward pass."""
     if not step.keeps_shape:
         return
     some = step.value != 0

@@ -82,7 +82,8 @@ def _kink(failed: FailedCheck) -> Diagnosis:
 
 
 def _chapter(trace: Trace, cause: Cause) -> str:
-    """The chapter to read; a product of matrices is explained again in 04 and 05."""
+    """The chapter to read. For a product with a wrong operand, it depends on the function: 05 if it
+    computes attention, 04 if it has weights, otherwise the general one."""
     if cause.name.startswith("operand"):
         if trace.values.keys() & {"scores", "weights", "query"}:
             return "05 attention"
@@ -92,7 +93,7 @@ def _chapter(trace: Trace, cause: Cause) -> str:
 
 
 def _guess(trace: Trace, name: str) -> Cause:
-    """The cause by the first recogniser of the mistake."""
+    """The cause that the first recogniser finds, of those that recognise the mistake."""
     consumers: list[str | None] = [*trace.consumers(name)]
     together = [None] * (len(consumers) != 1)
     for consumer in together + consumers:

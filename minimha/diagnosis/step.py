@@ -19,16 +19,17 @@ Mistake = tuple[str, np.ndarray | None, str]
 
 
 class Step:
-    """A step from a node to one consumer: its part of the node's gradient, yours and right.
+    """A step from a node to one consumer, and the part of the node's gradient that comes back
+    through it: yours, and the right one.
 
-    What other consumers add is subtracted, as their gradients are right. Where nothing is known of
-    consumers, or for all of them together, `consumer` is None.
+    The parts from other consumers are subtracted from your gradient, since theirs are right.
+    `consumer` is None if no consumer is known, or if the step stands for all of them together.
 
     name, value         of the node
-    consumer, output    name and value of what the step makes; dy is its gradient
-    yours, right        the two parts
-    values, gradients   of all nodes by name, the gradients numeric; values of constants as well,
-                        and of intermediates that were inferred, not tapped
+    consumer, output    name and value of the node that the step makes; dy is its gradient
+    yours, right        the part as the pullback computes it, and as it should be
+    values, gradients   of all nodes by name, the gradients numeric; values also of constants, and
+                        of intermediates that were inferred, not tapped
     """
 
     def __init__(self, trace: Trace, name: str, consumer: str | None) -> None:
@@ -93,7 +94,7 @@ class Step:
 
     @cached_property
     def off(self) -> np.ndarray:
-        """Where yours is not right."""
+        """At which entries yours is not right."""
         return np.asarray(abs(self.yours - self.right) > 1e-3 * self.tolerance * self._size)
 
     @cached_property
@@ -112,8 +113,8 @@ class Step:
     def multiple(self, candidate: np.ndarray | None, wanted: np.ndarray) -> float | None:
         """The factor that turns candidate into wanted; None if there is none.
 
-        Any number is a multiple of any other, so for a single one the square of the factor, or one
-        over it, has to be a whole number.
+        Any number is a multiple of any other. So if there is only one, the factor counts only if
+        its square, or one over its square, is a whole number.
         """
         if candidate is None or candidate.shape != wanted.shape:
             return None
@@ -171,7 +172,8 @@ def elementwise(step: Step) -> Iterator[Product]:
 
 
 def _with_merged(arrays: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
-    """These, and those of three axes or more with the heads side by side: (…, T, H·D)."""
+    """These arrays, followed by those with three axes or more once again, with their heads merged:
+    (…, T, H·D)."""
     return arrays + [
         (f"merged {name}", np.swapaxes(x, -3, -2).reshape(*x.shape[:-3], x.shape[-2], -1))
         for name, x in arrays

@@ -63,8 +63,8 @@ class Trace:
         self._judge(inner, returned)
 
     def _judge(self, values: Mapping[str, np.ndarray], returned: Mapping[str, np.ndarray]) -> None:
-        """Compare the gradients of the intermediates that are known with their numeric ones."""
-        # where the complex step holds for the inputs, it does for what is computed from them
+        """Compare the known gradients of intermediates with numeric ones."""
+        # If the complex step works for the inputs, it works for what is computed from them.
         small = [t for t in self.targets.values() if t.x.size <= t.MANY]
         confirmed = bool(small) and all(t.analytic for t in small)
         first = self.targets[self.inputs[0]]
@@ -116,8 +116,8 @@ class Trace:
 
     @cached_property
     def attention(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Of a function without taps that computes attention: the weights, and the right gradients
-        of weights and scores, by name. Nothing of other functions."""
+        """If a function without taps computes attention: its weights, and the right gradients of
+        weights and scores, each by name. For other functions, two empty dictionaries."""
         named = {name.lower(): name for name in self.inputs}
         roles = [named.get(role) or named.get(role[0]) for role in ("query", "key", "value")]
         if None in roles or set(self.values) != {*self.inputs, *self.results}:
@@ -148,7 +148,7 @@ class Trace:
 
     @cached_property
     def culprits(self) -> list[str]:
-        """The wrong nodes, the last made first, from which no wrong node is computed."""
+        """The wrong nodes of which all descendants are right, the last made first."""
         wrong = set(self.wrong)
         made = [name for name in self.values if name in wrong]
         return [name for name in reversed(made) if not wrong & self.descendants(name)]
@@ -188,8 +188,8 @@ class Trace:
         return {n: self.values[n] for n in held}
 
     def _moved_by(self, name: str, held: Mapping[str, np.ndarray]) -> set[str]:
-        """The nodes that move when all entries of this one move a little, by different shares, so
-        that none leaves its domain."""
+        """The nodes that move when this one moves. Each of its entries grows by its own small
+        fraction, so that none leaves its domain."""
         x, hosts, replaced = self.values[name], dict(self.function.hosts), dict(held)
         r = np.random.default_rng(0).uniform(0.5, 1, x.shape)
         moved = np.asarray(np.where(x == 0, 1e-3 * r, x * (1 + 1e-3 * r)), dtype=x.dtype)

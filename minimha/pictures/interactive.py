@@ -76,7 +76,8 @@ class Attention:
 
 
 def _page(data: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: str) -> str:
-    """A form, so that each picture has a choice of heads of its own; Enter does not submit it."""
+    """The HTML of a picture. It is a form, so that each picture has its own choice of heads; Enter
+    does not submit it."""
     maps = data.reshape(-1, *data.shape[-2:])
     widest = max(_width(visible(token)) for token in keys)
     upright = widest > 2
@@ -129,12 +130,13 @@ def _token(token: str) -> str:
 
 
 def _width(label: str) -> int:
-    """In columns of a fixed-width font: East Asian characters take two."""
+    """The width of a label in columns of a fixed-width font: East Asian characters take two."""
     return sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in label)
 
 
 def _style(heads: int) -> str:
-    """& is the form, with its class repeated so that a page's own rules for tables are weaker."""
+    """The style rules. In them, & stands for the form; its class is repeated three times, so that
+    these rules override those of the page for tables."""
     chosen = "".join(
         f'&:has([value="{n}"]:checked)>section:nth-of-type({n + 1})' + "{display:block}"
         for n in range(heads)

@@ -52,18 +52,19 @@ class Graph:
 
 
 class _Box:
-    """A step, or a bend of an arrow that crosses a layer: its place and its text."""
+    """What takes up a place in a layer: a step, which has a text, or a bend of an arrow that
+    crosses the layer."""
 
     def __init__(self, lines: list[str], layer: int, above: list[_Box]) -> None:
         self.lines, self.layer, self.above = lines, layer, above
         self.below: list[_Box] = []
         self.width = max((len(line) for line in lines), default=0) * _CHARACTER + 16
-        self.height = _LINE * (len(lines) or 3) + 8  # a bend passes a row upright
+        self.height = _LINE * (len(lines) or 3) + 8  # across a bend, the arrow is vertical
         self.x = 0.0
 
     @property
     def y(self) -> float:
-        """The middle."""
+        """The height of its centre."""
         return _LAYER * (self.layer + 0.6)
 
 
@@ -165,8 +166,8 @@ def _arrange(rows: list[list[_Box]]) -> None:
 
 
 def _apart(below: list[_Box]) -> Iterator[tuple[_Box, float]]:
-    """Each neighbour with the sideways shift of its arrow: a step that uses a value twice has
-    two."""
+    """Each neighbour, and how far its arrow is shifted sideways: a step that uses a value twice has
+    two arrows, side by side."""
     for k, box in enumerate(below):
         yield box, _ASIDE * (below[:k].count(box) - (below.count(box) - 1) / 2)
 

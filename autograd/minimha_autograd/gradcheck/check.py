@@ -106,8 +106,8 @@ def _compare_all(
 def _with_other_cotangents(
     gradients: Gradients, targets: Mapping[str, Target], rng: np.random.Generator
 ) -> dict[str, tuple[Target, Comparison]]:
-    """Of gradients that fit at a kink, those that do not for another cotangent: for one, a wrong
-    gradient may fit by chance."""
+    """The gradients that were right at kinks but are wrong there for another cotangent: with a
+    single cotangent, a wrong gradient may fit by chance."""
     for positive in (True, False):
         drawn = [rng.standard_normal(c.shape).astype(c.dtype) for c in gradients.cotangents]
         other = gradients.for_cotangents([abs(c) if positive else c for c in drawn])

@@ -122,8 +122,8 @@ class Target:
     noise     how much the gradient changes when everything is rounded differently
     scales    those of the entries of x; by default, their sizes
     confirmed whether the complex step is known to be right, so that differences need not confirm it
-    at_kinks  what the gradient may be where L has a kink, if it has any; told which entries differ
-              from the numeric gradient, it looks again for kinks there
+    at_kinks  a function that returns the Verdict on kinks, if there are any; called with the
+              entries that differ from the numeric gradient, it looks again for kinks there
     """
 
     MANY: ClassVar[int] = 4096
@@ -184,7 +184,7 @@ class Target:
         return np.where(kinks.at, kinks.fitting, numeric)
 
     def line(self, v: np.ndarray) -> Target:
-        """The same along a direction v, with a place on that line for x."""
+        """This target along a direction v: L as a function of t, a place on the line x + t · v."""
         # A step along v then moves each entry by about the smallest scale of an entry.
         scale = np.asarray(self.entry_scales.min(initial=1.0) / max(1.0, largest(self.x)))
         loss = along(self.loss, self.x, v)
@@ -205,11 +205,11 @@ class Target:
 
     @cached_property
     def noise_allowed(self) -> float:
-        """What is allowed for the rounding of the gradient under check."""
+        """The error allowed in the gradient under check because of its own rounding."""
         return self.allowed_for(self.noise)
 
     def allowed_for(self, noise: float) -> float:
-        """What is allowed if the gradient changes by this when all is rounded differently."""
+        """The error allowed if the gradient changes by `noise` when all is rounded differently."""
         eps = float(np.finfo(self.gradient.dtype).eps)
         size = self.rounding / float(np.finfo(self.x.dtype).eps)  # about that of L's terms
 
@@ -315,7 +315,7 @@ class Target:
         return found.noting(kinks.note)
 
     def _own_noise(self, kinks: Verdict | None) -> float:
-        """What rounding may add to the gradient under check, where there is no kink."""
+        """The error that rounding may cause in the gradient under check, away from kinks."""
         if kinks is None:
             return self.noise_allowed
         return kinks.noise
@@ -323,9 +323,9 @@ class Target:
     def _between_slopes(
         self, numeric: np.ndarray, limit: np.ndarray | float, suspects: np.ndarray
     ) -> tuple[np.ndarray, str]:
-        """The numeric gradient, with the one under check wherever L has a kink along an axis and it
-        lies between the slopes from the left and from the right; and a note. It is for a target
-        that stands alone: an intermediate, or a place on a line."""
+        """The numeric gradient, replaced by the one under check at each entry where L has a kink
+        and the latter lies between the slopes from the left and from the right; and a note. This
+        is for a target that stands alone: an intermediate, or a place on a line."""
         fitting = np.array(numeric)
         count = 0
         limit = np.broadcast_to(limit, fitting.shape)

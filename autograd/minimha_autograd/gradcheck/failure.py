@@ -79,8 +79,8 @@ class FailedCheck:
         return textwrap.fill(line, 80)
 
     def facts(self, target: Target, comparison: Comparison | None, axes: Axes) -> list[str]:
-        """The worst entry of a wrong gradient: yours, the numeric one, their ratio, a line each.
-        Before them its name, unless the headline has it."""
+        """Lines about the worst entry of a wrong gradient: yours, the numeric one, their ratio, and
+        so on. The first line names the input, unless the headline does."""
         is_named = list(self.wrong) == [target.name]
         heading = [] if is_named else [f"The gradient of {target.name} is wrong:"]
         if comparison is None:
@@ -121,7 +121,8 @@ def _only_at_kinks(target: Target, comparison: Comparison) -> bool:
 
 
 def _where(comparison: Comparison, axes: Axes) -> str:
-    """Which entries are wrong, if it is at most half of them: all at one place of some axis?"""
+    """How many entries are wrong, and whether all of them share a place on an axis; empty if more
+    than half are wrong."""
     analytic, numeric = comparison.analytic, comparison.numeric
     off = ~(abs(analytic - numeric) <= comparison.allowed * abs(numeric).max())
     if off.mean() > 0.5 or off.size == 1:

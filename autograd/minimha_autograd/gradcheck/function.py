@@ -70,7 +70,7 @@ class CheckedFunction:
         self._require_floats()
 
     def _require_floats(self) -> None:
-        """Raise TypeError unless there is something to check and all of it can be checked."""
+        """Raise TypeError if there is no input to check, or one is not of float64 or float32."""
         for k in self.checked:
             if str(self.arrays[k].dtype).rpartition(".")[2] not in ("float64", "float32"):
                 raise TypeError(
@@ -119,8 +119,8 @@ class CheckedFunction:
         return {k: x.astype(dtype) for k, x in self.originals.items()}
 
     def cotangent_names(self, count: int) -> list[str]:
-        """What the pullback of a function of arrays calls its cotangents, where that is d and a
-        name: dy, dout. By default dout."""
+        """The names of the cotangents. If the pullback of a function of arrays calls them d and a
+        name, such as dy, they are those; otherwise dout, dout2 and so on."""
         pullback = None if self.on_tensors else self.call(self.copies(self.originals))[1]
         names = dict(enumerate(n for n in _signature(pullback) if n[:1] == "d" != n))
         return [names.get(k, f"dout{k + 1}" if k else "dout") for k in range(count)]
@@ -218,7 +218,8 @@ class Tap:
 
 
 def _named_parameters(f: Callable[..., Any], parameters: Any) -> dict[str, Tensor]:
-    """Tensors by name: those of a module, f unless another is given, or as they are given."""
+    """The Tensors to check, by name: those of a module or dictionary given as `parameters`, and by
+    default those of f, if it is a module."""
     named = getattr(f if parameters is None else parameters, "named_parameters", None)
     if named is not None:
         return dict(named())

@@ -124,7 +124,8 @@ class Gradients:
         """L = Σ c · f as a function of one input, or of the intermediate of that name.
 
         held  intermediates that stay at these values, whatever they are computed from
-        seen  an intermediate, or the number of a result, and its cotangent: that alone counts
+        seen  a pair: an intermediate or the number of a result, and its cotangent c. Then L is the
+              sum of c · this value alone
         """
         function = self.function
 
@@ -368,8 +369,8 @@ class Gradients:
         return [self._pull(hosts, [n * c for c in cotangents])[0][k] / n for n in factors]
 
     def _terms_of(self, k: int, dx: np.ndarray) -> float:
-        """About the largest of the terms that the gradient of input k is a sum of. Where they
-        cancel, as in a gradient that is always 0, their size follows from that of L."""
+        """Roughly the largest term of the sums in the gradient of input k. If the terms cancel, as
+        in a gradient that is always 0, only the size of L shows how large they are."""
         return largest(dx) + self._size / max(1.0, largest(self.function.originals[k]))
 
 

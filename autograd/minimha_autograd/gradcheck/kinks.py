@@ -52,7 +52,7 @@ class Claim(NamedTuple):
     claimed: float
 
     def text(self) -> str:
-        """In words."""
+        """The claim in words."""
         moves = [f"{name}{list(at) if at else ''}" for name, at, _ in self.entries]
         if len(moves) > 6:
             moves = [*moves[:5], f"{len(moves) - 5} more entries"]
@@ -83,14 +83,15 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """About the gradient of one input.
+    """What was found about kinks and the gradient of one input.
 
     at         the entries that are at a kink
-    fitting    the gradient where it is right or not decided, and otherwise the right one nearest
+    fitting    the gradient itself where it is right or was not decided, and elsewhere the right
+               gradient that is nearest to it
     tolerance  what rounding may add to an entry
     noise      what rounding may add where there is no kink
     undecided  the number of entries for which nothing was decided
-    claims     what is wrong, a direction each
+    claims     what is wrong: one claim for each direction
     """
 
     at: np.ndarray
@@ -102,7 +103,7 @@ class Verdict:
 
     @property
     def note(self) -> str:
-        """As in a report."""
+        """The verdict as a report notes it."""
         count, size = int(self.at.sum()), self.at.size
         note = f"kink at {count} of {size} entr{'y' if size == 1 else 'ies'}"
         if self.undecided:
@@ -111,7 +112,8 @@ class Verdict:
 
 
 class Kinks:
-    """The pieces of L around the checked inputs, which move jointly, and what they allow."""
+    """Finds the pieces of L around the checked inputs, all of which move at once, and judges from
+    them whether gradients are right at kinks."""
 
     def __init__(self, gradients: Gradients, targets: Mapping[str, Checked]) -> None:
         self._nearby = Nearby(gradients, targets)
@@ -120,9 +122,9 @@ class Kinks:
         self._asked = np.zeros(self._nearby.x.shape, bool)
 
     def verdict(self, name: str, suspects: np.ndarray | None = None) -> Verdict | None:
-        """About the gradient of one input; None if there is no kink.
+        """The verdict on the gradient of one input; None if there is no kink.
 
-        suspects  the entries whose gradient is not the numeric one: a kink there is looked for
+        suspects  entries whose gradient is not the numeric one: the search includes kinks there
         """
         if not self._looked and self._nearby.x.size:
             self._looked = True
@@ -170,8 +172,8 @@ class Kinks:
         return bool(same and _spread(narrow) > max(0.5 * wide_spread, 10 * noise))
 
     def _judge(self, smooth: bool = False) -> dict[str, Verdict]:
-        """The verdicts by the pullback's own gradients at points nearby, where differences confirm
-        these, and otherwise by differences.
+        """The verdict on each input. The gradients at points nearby are those of the pullback if
+        differences confirm them, and otherwise those by differences.
 
         smooth  whether L has no kink. Its steps may have some, as in relu(x) − relu(−x), which is x
         """
@@ -192,9 +194,9 @@ class Kinks:
         return found or {}
 
     def _different(self) -> np.ndarray:
-        """Up to MANY entries whose numeric gradients differ between a few points nearby, and for
-        those that are asked about, between a point where they are in front of all others and one
-        where they are behind them: of many tied entries, most are the largest at no other point."""
+        """Up to MANY entries whose numeric gradients differ between a few points nearby. An entry
+        that is asked about is also moved in front of all others, and behind all others: of many
+        tied entries, most are the largest at no other point."""
         far, step, bound = (
             self._nearby.measured.far,
             self._nearby.measured.step,

@@ -28,7 +28,7 @@ class Checked(Protocol):
 class Radii(NamedTuple):
     """Distances from x, in units of the scale of each entry, and relative tolerances.
 
-    far, near  a kink at x looks the same at both distances, one beside x does not
+    far, near  two distances: a kink at x looks the same at both, a kink beside x does not
     step       of central differences at distance far
     sharp      the error of a limit of gradients, relative to the largest entry
     bound      the same for the gradient under check
@@ -65,7 +65,7 @@ MEASURED = {
 
 
 class Nearby:
-    """L and the gradient under check around the checked inputs, which move jointly, as one vector.
+    """L and the gradient under check at points near the checked inputs, which form one vector.
 
     x          the entries of all inputs
     gradient   the one under check
@@ -133,8 +133,8 @@ class Nearby:
 
     @cached_property
     def noises(self) -> dict[str, float]:
-        """The noise of each gradient, measured beside the kink: the least at a few points, since at
-        some of them other rounding leads to another piece."""
+        """The noise of each gradient: the smallest at a few points beside the kink, since at some
+        of these points a change of rounding leads to another piece."""
         noises = []
         for _ in range(5):
             parts = self.parted(self.point(self.ray(), self.pulled.far))
@@ -145,7 +145,7 @@ class Nearby:
 
     @cached_property
     def noise(self) -> np.ndarray:
-        """The same for each entry."""
+        """The noise of each entry: that of its input."""
         shapes = self.shapes.items()
         return self.joined({n: np.full(shape, self.noises[n]) for n, shape in shapes})
 

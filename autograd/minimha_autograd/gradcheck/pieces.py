@@ -31,10 +31,13 @@ BUDGET = 20_000
 
 @dataclass(frozen=True)
 class Decision:
-    """About the entries of a block: right unless undecided or with a direction of a mistake.
+    """Whether the gradient of a block is right: it is, unless it is undecided, or there is a
+    direction that shows a mistake.
 
-    direction  of all entries; the slopes along it lie between low and high
-    nearest    the right gradient of the block that is nearest; of many entries, another right one
+    undecided  whether the search could not tell
+    direction  how all entries move; the slopes along it lie between low and high
+    claimed    the slope along it by the gradient
+    nearest    the right gradient nearest to that of the block; of many entries, just a right one
     """
 
     undecided: bool = False
@@ -48,10 +51,11 @@ class Decision:
 class Pieces:
     """The gradients of the pieces around x.
 
-    entries    those whose gradient is measured by differences; None for all, by the pullback
-    asked      those whose gradient is not the numeric one
-    rays       random directions, with opposite ones, and two that order the entries
-    limits     the gradients along the rays
+    entries    those whose gradient is measured by differences; None if the pullback computes the
+               gradients of all entries
+    asked      the entries whose gradient is not the numeric one
+    rays       random directions and their opposites, and two that move later entries farther
+    limits     the gradient along each ray, close to x
     tolerance  how exactly each entry is known
     varying    the entries that differ between pieces
     unseen     entries whose pieces were not looked for, because there were too many
@@ -71,7 +75,7 @@ class Pieces:
         self.unseen = np.zeros(nearby.x.shape, bool)
         drawn = [self._rng.standard_normal(nearby.x.shape) for _ in range(RAYS // 2)]
         for k in range(min(nearby.inputs, 8) if nearby.inputs > 1 else 0):
-            # One input alone decides: others, with larger gradients, would hide its pieces.
+            # Input k moves alone, or nearly: larger gradients of others would hide its pieces.
             for one_sign in (True, False, False):
                 u = self._rng.standard_normal(nearby.x.shape)
                 u = abs(u) if one_sign else u
@@ -89,11 +93,12 @@ class Pieces:
                 self.limits.append(limit)
 
     def _look_closer(self) -> None:
-        """Look for the pieces of entries that the first rays may have missed: of many tied entries,
-        few were the largest or the median along them.
+        """Look for pieces that the first rays may have missed: along these rays, only a few of many
+        tied entries were the largest or the median.
 
-        Those whose gradient does not fit what was seen so far move in front of and behind all
-        others. They, and a few that never varied, also take the place of an entry that did.
+        Each entry whose gradient does not fit the pieces seen so far moves far in front of all
+        others, and far behind them. Such entries, and a few that never varied, also change places
+        with an entry that did vary.
         """
         nearby = self._nearby
         seen = np.array(self.limits)
@@ -111,7 +116,7 @@ class Pieces:
         del self._largest, self.tolerance, self._sharp, self.varying
 
     def _exchanged(self, i: int, seen: np.ndarray) -> np.ndarray:
-        """A ray on which entry i takes the place of the one whose gradient is the most unusual."""
+        """A ray on which entry i changes places with the one whose gradient is most unusual."""
         k = int(self._rng.integers(len(seen)))
         j = int(abs(seen[k] - np.median(seen, axis=0)).argmax())
         ray = self.rays[k].copy()
@@ -129,7 +134,7 @@ class Pieces:
         """The gradient along a ray, extrapolated to its beginning; None if the ray crosses another
         kink, or leaves the domain.
 
-        everywhere  whether it must be the same farther away
+        everywhere  whether the gradient must be the same farther away
         """
         point, near = self._nearby.point, self._radii.near
         full, half = (self._gradient(point(u, near * part)) for part in (1.0, 0.5))
@@ -198,7 +203,7 @@ class Pieces:
 
     @cached_property
     def _sharp(self) -> np.ndarray:
-        """By how much two limits may differ that are the same."""
+        """By how much two limits may differ because of rounding, if they are really equal."""
         noise = self._nearby.noise
         if self._radii.sharp < self._radii.bound:  # computed in float64
             noise = noise * float(np.finfo("float64").eps / np.finfo("float32").eps)
@@ -210,20 +215,20 @@ class Pieces:
 
     @cached_property
     def varying(self) -> np.ndarray:
-        """The entries at a kink."""
+        """Which entries differ between pieces, by more than rounding."""
         return np.asarray(np.ptp(np.array(self.limits), axis=0) > self._sharp)
 
     @cached_property
     def at(self) -> np.ndarray:
-        """The entries at a kink, of L or of a step: those that differ between pieces, and those
-        whose gradient is another one here than at all points nearby."""
+        """The entries at a kink of L or of one of its steps: those that differ between pieces, and
+        those whose gradient here is unlike that at every point nearby."""
         if self._entries is not None:  # the others were not measured
             return self.varying
         other = ~(abs(self._nearby.gradient - self.limits[0]) <= self.tolerance)
         return self.varying | other | self.unseen
 
     def blocks(self) -> list[np.ndarray]:
-        """The entries at kinks, those together whose pieces depend on one another.
+        """The entries at kinks, in groups of entries whose pieces depend on one another.
 
         If an entry moves far in front of or behind all others and the gradient of another one
         changes, then the two belong together.
@@ -256,8 +261,8 @@ class Pieces:
         return [at[roots == r] for r in np.unique(roots)]
 
     def _not_alone(self, at: np.ndarray) -> np.ndarray:
-        """The entries that may depend on others: one that depends on none has one gradient along
-        all rays that increase it, and another one along all that decrease it."""
+        """The entries whose gradients may depend on how others move. The gradient of an independent
+        entry has one value along all rays that increase it, and one along all that decrease it."""
         if len(at) <= 16:
             return at
         limits = np.array(self.limits)
@@ -303,8 +308,8 @@ class Pieces:
         pieces: Hull,
         wanted: float,
     ) -> tuple[np.ndarray | None, bool]:
-        """A piece whose slope along d is larger than those known; and, if none is found, whether
-        the search came to the same largest slope several times.
+        """A piece whose slope along d is larger than that of all known pieces, or None; and, if
+        None, whether several searches ended at the same largest slope.
 
         It starts along d and the opposite ray, and from the pieces with the largest slopes, and
         climbs by changing one or two entries of the ray at a time.
@@ -350,22 +355,22 @@ class Pieces:
         return None, gap > little and met and few and self._left > 0
 
     def _each_seen_twice(self, slopes: np.ndarray, little: float) -> bool:
-        """Whether none of the slopes along the random rays was seen once only: then there are
-        hardly any that were not seen."""
+        """Whether every slope along the random rays was seen at least twice: then hardly any slope
+        was missed."""
         ordered = np.sort(slopes)
         new = np.diff(ordered, prepend=-np.inf) > little
         return bool(np.bincount(np.cumsum(new))[1:].min() >= 2)
 
     def _is_piece(self, ray: np.ndarray, limit: np.ndarray, block: np.ndarray) -> bool:
-        """Whether differences confirm a gradient along a ray: it may be one along which entries
-        stay tied."""
+        """Whether differences confirm a gradient along a ray. If entries stay tied along the ray,
+        the gradient there may belong to no piece."""
         d = np.zeros(ray.shape)
         d[block] = self._rng.standard_normal(len(block))
         return self._agrees(self._nearby.point(ray, self._radii.far), limit, d)
 
     def _moved(self, ray: np.ndarray, block: np.ndarray) -> np.ndarray:
-        """A ray with one or two entries drawn anew, or exchanged, or with some on another scale: a
-        large gradient of one input may hide the pieces that depend on another one."""
+        """A random change of a ray: one or two entries are drawn anew or exchanged, or some change
+        their scale, since a large gradient of one input may hide pieces that depend on another."""
         moved, rng = ray.copy(), self._rng
         some = rng.choice(block, size=min(2, len(block)), replace=False)
         way = rng.random()
@@ -384,8 +389,8 @@ class Pieces:
         return moved
 
     def _simple(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> Decision | None:
-        """A mistake along an axis, or if all entries move together; None if there is none. Of many
-        entries, only all together are moved."""
+        """A mistake that shows when a single entry moves, or all of them move together; None if
+        there is none. If there are many entries, only the latter is tried."""
         ones = np.ones(len(block))
         directions = [ones, -ones]
         if len(block) <= MANY:
@@ -401,7 +406,8 @@ class Pieces:
         return None
 
     def _fixed(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> list[np.ndarray]:
-        """The direction, if any, along which all pieces have one slope, and g another one."""
+        """A list of the direction along which all pieces have the same slope but g has another, or
+        an empty list if there is none."""
         seen = np.array(self.limits)[:, block] / pieces.scale
         _, sizes, axes = np.linalg.svd(seen - seen[0], full_matrices=False)
         axes = axes[sizes > 1e-6 * sizes[0]]
@@ -418,7 +424,7 @@ class Pieces:
         pieces: Hull,
         d: np.ndarray,
     ) -> Decision:
-        """The mistake along the plainest direction that shows it."""
+        """The decision that g is wrong, with the simplest direction that shows it."""
         g = np.where(np.isfinite(g), g, np.inf)
         nearest = pieces.rows.mean(axis=0)
         if len(block) <= MANY:  # otherwise the search would take long

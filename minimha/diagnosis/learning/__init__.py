@@ -1,4 +1,8 @@
-"""Why a model does not learn: the checks that an experienced person runs, in their order."""
+"""Why a model does not learn: the checks that an experienced person runs, in their order.
+
+The docstring of a check says what is true of a sound model. If it is not true of this one, the
+check yields a Finding.
+"""
 
 from __future__ import annotations
 

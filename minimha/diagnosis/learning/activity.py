@@ -122,8 +122,8 @@ def dead_units(probe: Probe) -> Iterator[Finding]:
 
 
 def residual(probe: Probe) -> Iterator[Finding]:
-    """In a model with several attention layers, a path leads around each, and around each
-    perceptron between them."""
+    """In a model with several attention layers, one path from the tokens to the logits leads around
+    the attention of all layers, and one around all perceptrons between them."""
     steps = probe.trace(probe.inputs[:1])
     root = steps[-1].node
     weights = {s.node for s in steps if s.node and s.is_attention(probe.inputs.shape[1])}

@@ -78,8 +78,9 @@ def right(probe: Probe) -> Iterator[Finding]:
 
 
 def _slope(probe: Probe, arrays: Arrays) -> Callable[[list[str]], Comparison]:
-    """A function of names of parameters: the slope of the loss, by the gradient and as measured,
-    along a random direction of each, to which all parameters contribute about equally."""
+    """A function that moves the named parameters in a random direction and compares two slopes of
+    the loss: the one by the gradient, and the measured one. All parameters contribute about equally
+    to a slope."""
     found = probe.gradients(*probe.few)
     gradients = {
         name: np.zeros(x.shape) if (g := found[name]) is None else g.astype(np.float64)

@@ -151,7 +151,7 @@ class Probe:
 
     @property
     def few(self) -> tuple[np.ndarray, np.ndarray]:
-        """Two sequences and their targets, for what takes many calls."""
+        """Two sequences and their targets, for checks that call the model many times."""
         return self.inputs[:2], self.targets[:2]
 
     def weights(self) -> Arrays:
@@ -160,7 +160,7 @@ class Probe:
 
     @contextmanager
     def holding(self, arrays: Mapping[str, np.ndarray]) -> Iterator[None]:
-        """Inside, the parameters have these arrays, and gradients of their own."""
+        """Inside the block, the parameters hold these arrays, and collect separate gradients."""
         own = [self.parameters[name] for name in arrays]
         leaves = zip(own, arrays.values(), strict=True)
         copies = [Tensor(backend.like(x, p.data), requires_grad=True) for p, x in leaves]
@@ -168,14 +168,14 @@ class Probe:
             yield
 
     def copies(self) -> Any:
-        """Inside, the parameters have copies of their arrays; half precision becomes float32,
-        since its rounding hides small influences."""
+        """Inside the block, the parameters hold copies of their arrays; half precision becomes
+        float32, since its rounding hides small influences."""
         weights = self.weights().items()
         return self.holding({n: x.astype(np.result_type(x, np.float32)) for n, x in weights})
 
     def moved(self, scale: float = 0.02) -> Arrays:
-        """The parameters, each entry moved at random: a property that depends on the structure of
-        the model alone holds there, too, while one of special values, such as zeros, does not."""
+        """The parameters, with each entry moved at random. What follows from the structure of the
+        model is still true of them; what follows from special values, such as zeros, is not."""
         moved = {}
         for name, x in self.weights().items():
             size = scale + 0.1 * float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
@@ -204,7 +204,7 @@ class Probe:
             return values, pullback
 
         def see(name: str, x: Tensor) -> Tensor:
-            while weights:  # of this operation, which makes their node as well
+            while weights:  # those of the operation that made x: they share its node
                 steps.append(Intermediate("attention", backend.to_numpy(weights.pop()), _node(x)))
             steps.append(Intermediate(name, backend.to_numpy(x.data), _node(x)))
             return x

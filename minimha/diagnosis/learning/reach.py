@@ -95,7 +95,8 @@ def _zero_after_steps(probe: Probe) -> set[str]:
 
 
 def _note_structural_zeros(probe: Probe, gradients: dict[str, np.ndarray | None]) -> None:
-    """b_k adds the same number to all scores of a query, which the softmax ignores."""
+    """Note in the report which parameters have no gradient because they cannot change the loss:
+    b_k, for example, adds the same number to all scores of a query, which the softmax ignores."""
     sizes = {n: float(abs(g).max()) for n, g in gradients.items() if g is not None}
     tiny = [n for n, size in sizes.items() if size < 1e-5 * float(np.median([*sizes.values()]))]
     zeros = [n for n in tiny if not _changes_loss(probe, n)]
