@@ -136,9 +136,8 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
             warn_once(INSTEAD, why)
         return _slow_registers() if why is None and auto and name == "microkernel" else why
 
-    def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
+    def attempt(library: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """The result of a kernel, or None if a GPU cannot run it; it is not tried again."""
-        library = library_of(arguments[0].query)
         try:
             return call(*arguments)
         except MemoryError:
@@ -146,7 +145,8 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
         except Exception as error:
             if library == "numpy":
                 raise
-            _failed[name, library] = why = why_it_failed(error)
+            why = why_it_failed(error)
+            _failed[name, library] = why
             _log.warning(
                 "minimha: attention by %r: %s; the next implementation takes over. "
                 "`minimha gpu-report` shows what this machine can run", name, why,
@@ -160,14 +160,17 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
     def by_kernels(
         x: Arguments, wanted: Wanted
     ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
-        kernels, invariant = libraries[library_of(x.query)], batch_invariance.get()
+        library = library_of(x.query)
+        kernels = libraries[library]
+        invariant = batch_invariance.get()
         laid_out = kernels.laid_out(x)
-        result = attempt(kernels.forward, laid_out)
+        result = attempt(library, kernels.forward, laid_out)
         if result is None:
             if invariant:
                 refuse(_NOT_FINITE)
             return _reference(x, wanted)
         out, saved = result
+
         weights: Array | None = None
         through_weights: Any = None
         if x.return_weights:
@@ -180,7 +183,9 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
             if dout is None and dlse is not None:
                 dout = namespace(out).zeros_like(out)
             if dout is not None and backend.kind(dout) == backend.kind(out):
-                gradients = attempt(kernels.backward, laid_out, out, saved, dout, dlse, wanted)
+                gradients = attempt(
+                    library, kernels.backward, laid_out, out, saved, dout, dlse, wanted
+                )
             if gradients is None and dout is not None:
                 if invariant:
                     refuse(_NOT_FINITE, "the gradients of attention")
@@ -192,7 +197,8 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
                 return others
             return Gradients(*map(_sum, gradients, others, x.inputs))
 
-        return (out, weights, _log_sums(saved, x) if x.return_lse else None), pullback
+        lse = _log_sums(saved, x) if x.return_lse else None
+        return (out, weights, lse), pullback
 
     by_kernels.__name__ = by_kernels.__qualname__ = name
     by_kernels.__doc__ = f"""{doc}

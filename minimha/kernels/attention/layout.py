@@ -64,7 +64,7 @@ class KernelArguments(NamedTuple):
             positions_first(x.query),
             positions_first(x.key),
             positions_first(x.value),
-            (four_axes(x.query).shape[1], four_axes(x.key).shape[1]),
+            (1, 1) if len(shape) == 2 else (shape[-3], x.key.shape[-3]),
             start,
             stop,
             inside,

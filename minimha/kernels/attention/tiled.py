@@ -68,10 +68,29 @@ def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
         items = _items_of_queries(b, h, t0, t1, _parts(b * h, (t1 - t0) // 192))
         with _single_blas(x):
             compiled("attention_tiles").forward(
-                x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
-                x.bias, x.sink, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, x.in_order,
-                x.operand, items, out, lse, nonfinite,
-            )  # fmt: skip
+                chunk=x.shared(len(items)),
+                query=x.query,
+                key=x.key,
+                value=x.value,
+                heads=x.heads,
+                start=x.start,
+                stop=x.stop,
+                inside=inside,
+                origin=t0,
+                bias=x.bias,
+                sink=x.sink,
+                keep=x.keep,
+                scale=x.scale,
+                softcap=x.softcap,
+                kept_factor=x.kept_factor,
+                operand=x.operand,
+                tile=tile,
+                in_order=x.in_order,
+                items=items,
+                out=out,
+                lse=lse,
+                nonfinite=nonfinite,
+            )
         if nonfinite[0]:
             return None
     return heads_first(out, h).reshape(*x.shape[:-1], dv), lse
@@ -118,11 +137,36 @@ def backward(
     for t0, t1, inside in x.mask_blocks():
         with _single_blas(x):
             compiled("attention_tiles").backward(
-                x.shared(len(items)), x.query, x.key, x.value, x.heads, x.start, x.stop, inside,
-                x.bias, x.keep, x.scale, x.softcap, x.kept_factor, t0, tile, most,
-                x.operand, items, out_laid_out, lse, dout_laid_out, dlse, t0, t1, dquery, dkey,
-                dvalue, dbias, nonfinite,
-            )  # fmt: skip
+                chunk=x.shared(len(items)),
+                query=x.query,
+                key=x.key,
+                value=x.value,
+                heads=x.heads,
+                start=x.start,
+                stop=x.stop,
+                inside=inside,
+                origin=t0,
+                bias=x.bias,
+                keep=x.keep,
+                scale=x.scale,
+                softcap=x.softcap,
+                kept_factor=x.kept_factor,
+                operand=x.operand,
+                tile=tile,
+                most=most,
+                items=items,
+                out=out_laid_out,
+                lse=lse,
+                dout=dout_laid_out,
+                dlse=dlse,
+                t0=t0,
+                t1=t1,
+                dquery=dquery,
+                dkey=dkey,
+                dvalue=dvalue,
+                dbias=dbias,
+                nonfinite=nonfinite,
+            )
         if nonfinite[0]:
             return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .attention_tiles import finish_scores
+from .attention_tiles import Place, finish_scores, of_head
 from .jit import kernel
 from .parallel import share
 from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
@@ -16,14 +16,20 @@ def weights_from_scores(chunk, scores, start, stop, inside, bias, scale, t0, t1)
 
     The range counts the heads as b · H + h; each head has the queries from t0 to t1.
     """
-    none, heads, s = scale * 0, scores.shape[1], scores.shape[3]
+    none = scale * 0
+    heads = scores.shape[1]
+    s = scores.shape[3]
     for n in range(*share(chunk)):
-        b, h = n // heads, n % heads
-        begin = start[b % len(start), h % start.shape[1], t0:t1]
-        end = stop[b % len(stop), h % stop.shape[1], t0:t1]
-        tile = scores[b, h, t0:t1]
+        b = n // heads
+        h = n % heads
+        tile = scores[b, h, t0:t1]  # (t1 − t0, S)
+        begin = of_head(start, b, h)[t0:t1]  # (t1 − t0,)
+        end = of_head(stop, b, h)[t0:t1]  # (t1 − t0,)
         scale_by(tile.reshape(-1), scale)
-        finish_scores(tile, tile, s, b, h, t0, 0, none, bias, inside, t0, begin, end)
+        slopes = tile  # not stored, since there is no softcap
+        place = Place(b, h, t0, 0)
+        finish_scores(tile, slopes, s, place, none, bias, inside, t0, begin, end)
+
         for i in range(len(tile)):
             row = tile[i]
             peak = row_max(row)
@@ -41,7 +47,8 @@ def scores_backward(chunk, weights, dweights, nonfinite):
     """
     start, stop = share(chunk)
     for n in range(start, stop):
-        row, drow = weights[n], dweights[n]
+        row = weights[n]  # (S,)
+        drow = dweights[n]  # (S,)
         mean = dot(row, drow)
         for j in range(len(row)):
             drow[j] = row[j] * (drow[j] - mean)

@@ -23,7 +23,8 @@ Backward, for a block of keys K with their values V, over tiles of queries Q:
 
 Rows of heads have one of the two layouts of `head`. A query sees the keys from its `start` up to,
 but not including, its `stop`, except those that `inside` hides. An empty array or a softcap of 0
-stands for None, so that one compiled kernel supports all arguments.
+stands for None, so that one compiled kernel supports all arguments. Arrays are passed one by one:
+passing named tuples of them made small calls a fifth slower.
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et al.,
 "FlashAttention" (2022), algorithms 1 and 4.
 """
@@ -31,6 +32,7 @@ Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (201
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,64 +60,144 @@ _FEW = 6
 """For at most this many queries, keys and values are read where they are, without a copy."""
 
 
-@kernel
-def forward(  # noqa: PLR0915
-    chunk, q, k, v, heads, start, stop, inside, bias, sink, keep, scale, softcap, kept_factor,
-    origin, tile, in_order, operand, items, out, lse, nonfinite,
-):  # fmt: skip
-    """Fill out and lse (B, H, T) for `items`: (b, h, t0, t1), queries of a head; heads is (H, G).
+class Place(NamedTuple):
+    """Where a tile of scores lies."""
 
-    Sets nonfinite[0] if any output is not finite. lse is +∞ for a query that sees no key and no
-    sink, so that exp(scores − lse) is 0. If `in_order`, what the other queries see does not
-    change a bit.
+    b: int
+    h: int
+    t: int  # its first query
+    s: int  # its first key
+
+
+@kernel
+def forward(  # noqa: PLR0912, PLR0915
+    chunk,  # of the items: see `parallel`
+    query,  # (B, T, H, D), or as `head` says
+    key,  # (B, S, G, D)
+    value,  # (B, S, G, Dv)
+    heads,  # H, G
+    start,  # (B, H, T)
+    stop,  # (B, H, T)
+    inside,  # (B, H, some queries, S)
+    origin,  # the first query of `inside`
+    bias,  # (B, H, T, S)
+    sink,  # (B, H)
+    keep,  # (B, H, T, S)
+    scale,
+    softcap,
+    kept_factor,
+    operand,  # says how right operands are laid out: see `matmul`
+    tile,  # queries, keys
+    in_order,  # whether what the other queries see must not change a bit
+    items,  # (items, 4): each is b, h, t0, t1, some queries of a head
+    out,  # (B, T, H, Dv)
+    lse,  # (B, H, T)
+    nonfinite,  # (1,)
+):
+    """Fill out and lse for the items.
+
+    lse is +∞ for a query that sees no key and no sink, so that exp(scores − lse) is 0. Sets
+    nonfinite[0] if any output is not finite.
     """
     first_item, last_item = share(chunk)
-    height, width = tile[0], min(tile[1], k.shape[1] + GRAIN)
-    group, depth, depth_v = heads[0] // heads[1], q.shape[3], v.shape[3]
-    queries = matrix(height, padded_columns(depth, operand), operand)
-    sums_of_values = matrix(height, padded_columns(depth_v, operand), operand)
-    queries[:], sums_of_values[:] = 0, 0
+    query_heads, key_heads = heads
+    group = query_heads // key_heads
+    depth = query.shape[3]
+    depth_v = value.shape[3]
+    dtype = operand.dtype
+    one = dtype.type(1)
+    flat_key = flat(key)
+    flat_value = flat(value)
+
+    # Memory for one tile, which all tiles use one after another.
+    height, most_keys = tile
+    width = min(most_keys, key.shape[1] + GRAIN)
+    queries = matrix(height, padded_columns(depth, operand), operand)  # (height, D)
+    sums_of_values = matrix(height, padded_columns(depth_v, operand), operand)  # (height, Dv)
     memory = matrix(height, padded_columns(width, operand), operand).reshape(-1)
-    slopes = np.empty((height if softcap > 0 else 0, width), operand.dtype)
-    peaks, totals = np.empty(height, operand.dtype), np.empty(height, operand.dtype)
-    finite, one, flat_k, flat_v = True, operand.dtype.type(1), flat(k), flat(v)
+    slopes = np.empty((height if softcap > 0 else 0, width), dtype)
+    peaks = np.empty(height, dtype)
+    totals = np.empty(height, dtype)
+    # Products also read rows and columns that only fill up their blocks. Uninitialised memory may
+    # hold NaN there, or subnormal numbers, which are slow.
+    queries[:] = 0
+    sums_of_values[:] = 0
+
+    finite = True
     for n_item in range(first_item, last_item):
         b, h, t0, t1 = items[n_item]
-        starts, stops = of_head(start, b, h)[t0:t1], of_head(stop, b, h)[t0:t1]
+        g = h // group
+        starts = of_head(start, b, h)[t0:t1]  # (t1 − t0,)
+        stops = of_head(stop, b, h)[t0:t1]  # (t1 − t0,)
         low, high = key_range(starts, stops)
-        if in_order:  # places in a vector are counted from key 0, not from the first visible one
+        if in_order:
+            # Places in a vector are counted from key 0, not from the first visible one.
             low = low // GRAIN * GRAIN
-        copied = low if operand.ndim == 3 and t1 - t0 <= _FEW else high
-        keys = right_of_transpose(flat_k, head(k, b, h // group, heads[1], low, copied), operand)
-        values = right(flat_v, head(v, b, h // group, heads[1], low, copied), operand)
+
+        # For a few queries, a copy would take longer than what it saves.
+        copied = high
+        if operand.ndim == 3 and t1 - t0 <= _FEW:
+            copied = low
+        of_keys = head(key, b, g, key_heads, low, copied)
+        of_values = head(value, b, g, key_heads, low, copied)
+        keys = right_of_transpose(flat_key, of_keys, operand)  # Kᵀ, (D, copied − low)
+        values = right(flat_value, of_values, operand)  # V, (copied − low, Dv)
+
         for i0 in range(0, t1 - t0, height):
-            m, t = min(height, t1 - t0 - i0), t0 + i0
-            begin, end = starts[i0 : i0 + m], stops[i0 : i0 + m]
+            m = min(height, t1 - t0 - i0)
+            t = t0 + i0
+            begin = starts[i0 : i0 + m]  # (m,)
+            end = stops[i0 : i0 + m]  # (m,)
             first, last = key_range(begin, end)
-            gather(q, head(q, b, h, heads[0], t, t + m), scale, queries)
-            acc = sums_of_values[:m]
-            acc[:], peaks[:], totals[:] = 0, -math.inf, 0
+            of_queries = head(query, b, h, query_heads, t, t + m)
+            gather(query, of_queries, scale, queries)
+
+            acc = sums_of_values[:m]  # (m, Dv)
+            acc[:] = 0
+            peaks[:] = -math.inf
+            totals[:] = 0
             if sink.size and of_head(sink, b, h) > -math.inf:
-                peaks[:], totals[:] = of_head(sink, b, h), 1
+                # A sink is a score without a key, so the sum so far is exp(sink − peak) = 1.
+                peaks[:] = of_head(sink, b, h)
+                totals[:] = 1
+
+            # Blocks of columns begin at multiples of GRAIN, counted from the first copied key.
             s = low + (first - low) // GRAIN * GRAIN
             while s < last:
                 n = min(width, last - s)
-                if in_order:  # tiles end at multiples of their width, counted from key 0
+                if in_order:
+                    # Tiles end at multiples of their width, counted from key 0.
                     n = min(n, width - s % width)
-                j0 = s - low
+                place = Place(b, h, t, s)
+                j = s - low
                 wide = padded_columns(n, operand)
-                scores = memory[: m * wide].reshape(m, wide)
-                of_keys = head(k, b, h // group, heads[1], s, s + n)
-                of_values = head(v, b, h // group, heads[1], s, s + n)
-                multiply_by_keys(queries[:m], depth, keys, j0, n, flat_k, of_keys, scores)
+                scores = memory[: m * wide].reshape(m, wide)  # (m, n) and columns that fill it up
+                of_keys = head(key, b, g, key_heads, s, s + n)
+                of_values = head(value, b, g, key_heads, s, s + n)
+
+                multiply_by_keys(queries[:m], depth, keys, j, n, flat_key, of_keys, scores)
                 finish_scores(
-                    scores, slopes, n, b, h, t, s, softcap, bias, inside, origin, begin, end
+                    scores,
+                    slopes,
+                    n,
+                    place,
+                    softcap,
+                    bias,
+                    inside,
+                    origin,
+                    begin,
+                    end,
                 )
+
+                # The online softmax: each row of scores becomes e, and what was summed up so far is
+                # rescaled to the new peak.
                 for i in range(m):
-                    row, peak = scores[i], peaks[i]
-                    new = row_max(row)
-                    new = peak if peak >= new else new  # NaN if it is
+                    row = scores[i]  # (n,)
+                    peak = peaks[i]
+                    highest = row_max(row)
+                    new = peak if peak >= highest else highest  # NaN if highest is
                     if new == -math.inf:
+                        # No key seen so far: exp(−∞ − (−∞)) would be NaN.
                         row[:] = 0
                         continue
                     more = exp_minus_in_order(row, new)
@@ -123,159 +205,298 @@ def forward(  # noqa: PLR0915
                         shrink = math.exp(peak - new)
                         totals[i] *= shrink
                         scale_by(acc[i], shrink)
-                    peaks[i], totals[i] = new, totals[i] + more
-                drop(scores, n, keep, b, h, t, s, kept_factor)
-                add_values(scores, n, values, j0, flat_v, of_values, acc)
+                    peaks[i] = new
+                    totals[i] += more
+
+                drop(scores, n, place, keep, kept_factor)
+                add_values(scores, n, values, j, flat_value, of_values, acc)
                 s += n
+
             for i in range(m):
-                empty = totals[i] == 0
-                scale_by(acc[i], one if empty else one / totals[i])
-                lse[b, h, t + i] = math.inf if empty else peaks[i] + math.log(totals[i])
+                if totals[i] == 0:
+                    # A query that sees nothing: its output stays 0.
+                    lse[b, h, t + i] = math.inf
+                else:
+                    scale_by(acc[i], one / totals[i])
+                    lse[b, h, t + i] = peaks[i] + math.log(totals[i])
             finite &= is_finite(acc.reshape(-1))
-            scatter(acc, out, head(out, b, h, heads[0], t, t + m), one, False)
+            scatter(acc, out, head(out, b, h, query_heads, t, t + m), one, False)
+
     if not finite:
         nonfinite[0] = True
 
 
 @kernel
-def multiply_by_keys(queries, depth, keys, start, n, flat_k, region, scores):
-    """scores = queries times n of the keys: those from `start` on in the copies, if there are any,
-    or else those in a region of flat_k."""
+def multiply_by_keys(queries, depth, keys, start, n, flat_key, region, scores):
+    """scores = queries times n of the keys: those from `start` on in the copy, if there is one, or
+    else those in a region of flat_key."""
     if keys.size:
         multiply(queries, depth, some_columns(keys, start, start + n), 0, scores, False)
     else:
         scores[:] = 0
-        add_columns_of_matrix(queries, flat_k, region, scores, 0)
+        add_columns_of_matrix(queries, flat_key, region, scores, 0)
 
 
 @kernel
-def add_values(weights, n, values, start, flat_v, region, acc):
-    """acc += weights times n of the values: those from `start` on in the copies, if there are any,
-    or else those in a region of flat_v."""
+def add_values(weights, n, values, start, flat_value, region, acc):
+    """acc += weights times n of the values: those from `start` on in the copy, if there is one, or
+    else those in a region of flat_value."""
     if values.size:
         multiply(weights, n, values, start, acc, True)
         return
+
+    # The sum of the block's terms is added at once, as `multiply` does.
     _, _, n0, n1 = region
     sums = np.zeros_like(acc)
-    add_rows_of_matrix(weights, flat_v, region, sums, 0)
+    add_rows_of_matrix(weights, flat_value, region, sums, 0)
     for i in range(len(acc)):
-        for x in range(n1 - n0):
-            acc[i, x] += sums[i, x]
+        for j in range(n1 - n0):
+            acc[i, j] += sums[i, j]
 
 
 @kernel
 def backward(
-    chunk, q, k, v, heads, start, stop, inside, bias, keep, scale, softcap, kept_factor, origin,
-    tile, most, operand, items, out, lse, dout, dlse, t0, t1, dq, dk, dv, dbias, nonfinite,
-):  # fmt: skip
-    """Fill dq (C, …), dk, dv and, unless it is empty, dbias (B, H, T, S), which begins as zeros.
+    chunk,  # of the items
+    query,  # (B, T, H, D), or as `head` says
+    key,  # (B, S, G, D)
+    value,  # (B, S, G, Dv)
+    heads,  # H, G
+    start,  # (B, H, T)
+    stop,  # (B, H, T)
+    inside,  # (B, H, some queries, S)
+    origin,  # the first query of `inside`
+    bias,  # (B, H, T, S)
+    keep,  # (B, H, T, S)
+    scale,
+    softcap,
+    kept_factor,
+    operand,  # says how right operands are laid out: see `matmul`
+    tile,  # queries, keys
+    most,  # queries, keys: how many are held at a time
+    items,  # (items, 5): each is c, b, g, from_key, to_key, some keys of a head
+    out,  # (B, T, H, Dv)
+    lse,  # (B, H, T)
+    dout,  # (B, T, H, Dv)
+    dlse,  # (B, H, T)
+    t0,
+    t1,
+    dquery,  # (C, B, T, H, D): an item contributes to dquery[c]
+    dkey,  # (B, S, G, D)
+    dvalue,  # (B, S, G, Dv)
+    dbias,  # (B, H, T, S)
+    nonfinite,  # (1,)
+):
+    """Fill dquery, dkey, dvalue and, unless it is empty, dbias, which begins as zeros.
 
-    `items` are (c, b, g, from_key, to_key): keys of a head that contribute to entry c of dq, for
-    the queries from t0 to t1. If t0 > 0, the sums in dk and dv are continued. At most most[0]
-    queries and most[1] keys are held at a time. Several calls, one for each part of the queries,
-    give the bits of a single call if the parts begin at multiples of most[0]. Sets nonfinite[0] if
-    any gradient is not finite.
+    The queries are those from t0 to t1. If t0 > 0, the sums in dkey and dvalue are continued.
+    Several calls, one for each part of the queries, give the bits of a single call if the parts
+    begin at multiples of the first of `most`. Sets nonfinite[0] if any gradient is not finite.
     """
     first_item, last_item = share(chunk)
-    group, one, finite = heads[0] // heads[1], operand.dtype.type(1), True
-    flat_k, flat_v = flat(k), flat(v)
+    query_heads, key_heads = heads
+    most_queries, most_keys = most
+    group = query_heads // key_heads
+    one = operand.dtype.type(1)
+    depth = padded_columns(key.shape[3], operand)
+    depth_v = padded_columns(value.shape[3], operand)
+    flat_key = flat(key)
+    flat_value = flat(value)
+
+    finite = True
     for n_item in range(first_item, last_item):
         c, b, g, from_key, to_key = items[n_item]
-        for s0 in range(from_key, to_key, most[1]):
-            s1 = min(s0 + most[1], to_key)
-            of_keys, of_values = head(k, b, g, heads[1], s0, s1), head(v, b, g, heads[1], s0, s1)
-            keys_across = right_of_transpose(flat_k, of_keys, operand)
-            values_across = right_of_transpose(flat_v, of_values, operand)
-            keys_down = right(flat_k, of_keys, operand)
-            dkeys = matrix(s1 - s0 + GRAIN, padded_columns(k.shape[3], operand), operand)
-            dvalues = matrix(s1 - s0 + GRAIN, padded_columns(v.shape[3], operand), operand)
-            dkeys[:], dvalues[:] = 0, 0
+        for s0 in range(from_key, to_key, most_keys):
+            s1 = min(s0 + most_keys, to_key)
+            of_keys = head(key, b, g, key_heads, s0, s1)
+            of_values = head(value, b, g, key_heads, s0, s1)
+            keys_across = right_of_transpose(flat_key, of_keys, operand)  # Kᵀ, (D, s1 − s0)
+            keys_down = right(flat_key, of_keys, operand)  # K, (s1 − s0, D)
+            values_across = right_of_transpose(flat_value, of_values, operand)  # Vᵀ, (Dv, s1 − s0)
+
+            # The last block of a product may extend beyond the last key.
+            dkeys = matrix(s1 - s0 + GRAIN, depth, operand)  # (s1 − s0, D)
+            dvalues = matrix(s1 - s0 + GRAIN, depth_v, operand)  # (s1 − s0, Dv)
+            dkeys[:] = 0
+            dvalues[:] = 0
             if t0 > 0:
-                gather(dk, of_keys, one, dkeys)
-                gather(dv, of_values, one, dvalues)
-            for from_ in range(t0, t1, most[0]):
-                to = min(from_ + most[0], t1)
+                gather(dkey, of_keys, one, dkeys)
+                gather(dvalue, of_values, one, dvalues)
+
+            for from_query in range(t0, t1, most_queries):
+                to_query = min(from_query + most_queries, t1)
                 for h in range(g * group, (g + 1) * group):
-                    finite &= tile_backward(
-                        q, keys_across, values_across, keys_down, heads[0], of_head(start, b, h),
-                        of_head(stop, b, h), inside, bias, keep, scale, softcap, kept_factor,
-                        origin, tile, operand, out, lse, dout, dlse, b, h, from_, to, s0, s1,
-                        s0 > from_key, dq[c], dkeys, dvalues, dbias,
-                    )  # fmt: skip
+                    finite &= tiles_backward(
+                        query,
+                        keys_across,
+                        keys_down,
+                        values_across,
+                        query_heads,
+                        of_head(start, b, h),
+                        of_head(stop, b, h),
+                        inside,
+                        origin,
+                        bias,
+                        keep,
+                        scale,
+                        softcap,
+                        kept_factor,
+                        operand,
+                        tile,
+                        out,
+                        lse,
+                        dout,
+                        dlse,
+                        b,
+                        h,
+                        from_query,
+                        to_query,
+                        s0,
+                        s1,
+                        s0 > from_key,
+                        dquery[c],
+                        dkeys,
+                        dvalues,
+                        dbias,
+                    )
+
             finite &= is_finite(dkeys.reshape(-1)) and is_finite(dvalues.reshape(-1))
-            scatter(dkeys, dk, of_keys, one, False)
-            scatter(dvalues, dv, of_values, one, False)
+            scatter(dkeys, dkey, of_keys, one, False)
+            scatter(dvalues, dvalue, of_values, one, False)
+
     if not finite:
         nonfinite[0] = True
 
 
 @kernel
-def tile_backward(
-    q, keys_across, values_across, keys_down, heads, start, stop, inside, bias, keep, scale,
-    softcap, kept_factor, origin, tile, operand, out, lse, dout, dlse, b, h, t0, t1, s0, s1, add,
-    dq, dkeys, dvalues, dbias,
-):  # fmt: skip
-    """The backward of the queries from t0 to t1 of a head and the keys from s0 to s1.
+def tiles_backward(  # noqa: PLR0915
+    query,  # (B, T, H, D)
+    keys_across,  # Kᵀ, (D, s1 − s0), a right operand as the next two
+    keys_down,  # K, (s1 − s0, D)
+    values_across,  # Vᵀ, (Dv, s1 − s0)
+    heads,  # H
+    start,  # (T,)
+    stop,  # (T,)
+    inside,  # (B, H, some queries, S)
+    origin,  # the first query of `inside`
+    bias,  # (B, H, T, S)
+    keep,  # (B, H, T, S)
+    scale,
+    softcap,
+    kept_factor,
+    operand,
+    tile,  # queries, keys
+    out,  # (B, T, H, Dv)
+    lse,  # (B, H, T)
+    dout,  # (B, T, H, Dv)
+    dlse,  # (B, H, T)
+    b,
+    h,
+    t0,
+    t1,
+    s0,
+    s1,
+    add,
+    dquery,  # (B, T, H, D), to be stored or, if `add`, added to
+    dkeys,  # (s1 − s0, D), added to
+    dvalues,  # (s1 − s0, Dv), added to
+    dbias,  # (B, H, T, S), stored unless empty
+):
+    """The backward of the queries from t0 to t1 of a head and the keys from s0 to s1, in tiles.
 
-    Stores dq, or adds to it if `add`. Returns whether it is finite.
+    Returns whether dquery is finite.
     """
     low, high = key_range(start[t0:t1], stop[t0:t1])
     if add and (high <= s0 or low >= s1):
+        # None of these queries sees any of these keys.
         return True
-    t, depth, depth_v = t1 - t0, q.shape[3], out.shape[3]
-    height, width = min(tile[0], t), tile[1]
-    wide = min(width, s1 - s0) + GRAIN
-    p_memory, ds_memory = matrix(height, wide, operand), matrix(height, wide, operand)
-    slopes = np.empty((height if softcap > 0 else 0, width), operand.dtype)
-    of_queries, of_out = head(q, b, h, heads, t0, t1), head(out, b, h, heads, t0, t1)
-    queries = matrix(t, padded_columns(depth, operand), operand)
-    douts = matrix(t, padded_columns(depth_v, operand), operand)
-    gather(q, of_queries, scale, queries)
-    gather(dout, head(dout, b, h, heads, t0, t1), operand.dtype.type(1), douts)
-    queries_down, douts_down = as_right(queries, operand), as_right(douts, operand)
-    dqueries = matrix(t, padded_columns(depth, operand), operand)
+
+    t = t1 - t0
+    depth = query.shape[3]
+    depth_v = out.shape[3]
+    of_queries = head(query, b, h, heads, t0, t1)
+    of_out = head(out, b, h, heads, t0, t1)
+    of_dout = head(dout, b, h, heads, t0, t1)
+
+    queries = matrix(t, padded_columns(depth, operand), operand)  # scale · Q, (t, D)
+    douts = matrix(t, padded_columns(depth_v, operand), operand)  # dO, (t, Dv)
+    dqueries = matrix(t, padded_columns(depth, operand), operand)  # (t, D)
+    gather(query, of_queries, scale, queries)
+    gather(dout, of_dout, operand.dtype.type(1), douts)
     dqueries[:] = 0
-    outs, delta = flat(out), np.empty(t, operand.dtype)
+    queries_down = as_right(queries, operand)
+    douts_down = as_right(douts, operand)
+
+    # delta = Σ dO · out − dlse
+    outs = flat(out)
+    delta = np.empty(t, operand.dtype)
     for i in range(t):
         delta[i] = dot(douts[i, :depth_v], outs[of_out[0] + i, of_out[2] : of_out[3]])
         if dlse.size:
             delta[i] -= dlse[b, h, t0 + i]
+
+    # Memory for one tile, which all tiles use one after another.
+    height, width = tile
+    height = min(height, t)
+    room = min(width, s1 - s0) + GRAIN
+    p_memory = matrix(height, room, operand)
+    ds_memory = matrix(height, room, operand)
+    slopes = np.empty((height if softcap > 0 else 0, width), operand.dtype)
+
     for j0 in range(0, s1 - s0, width):
         for i0 in range(0, t, height):
-            m, at = min(height, t - i0), t0 + i0
-            begin, end = start[at : at + m], stop[at : at + m]
+            # The tile has m queries, from t0 + i0 on, and n keys, from s0 + j on.
+            m = min(height, t - i0)
+            at = t0 + i0
+            begin = start[at : at + m]  # (m,)
+            end = stop[at : at + m]  # (m,)
             low, high = key_range(begin, end)
             j = max(j0, (low - s0) // GRAIN * GRAIN)
-            n, s = min(j0 + width, s1 - s0, high - s0) - j, s0 + j
+            n = min(j0 + width, s1 - s0, high - s0) - j
             if n <= 0:
                 continue
-            used, whole = padded_columns(n, operand), padded_rows(n, operand)
+            place = Place(b, h, at, s0 + j)
+
+            # A product fills whole blocks of columns, and pᵀ and dsᵀ need whole blocks of rows.
+            used = padded_columns(n, operand)
+            whole = padded_rows(n, operand)
             wide = max(used, whole)
-            p = p_memory.reshape(-1)[: m * wide].reshape(m, wide)
-            ds = ds_memory.reshape(-1)[: m * wide].reshape(m, wide)
-            query, dvalue = queries[i0 : i0 + m], douts[i0 : i0 + m]
-            multiply(query, depth, some_columns(keys_across, j, j + n), 0, p, False)
-            multiply(dvalue, depth_v, some_columns(values_across, j, j + n), 0, ds, False)
-            finish_scores(p, slopes, n, b, h, at, s, softcap, bias, inside, origin, begin, end)
-            drop(ds, n, keep, b, h, at, s, kept_factor)
+            p = p_memory.reshape(-1)[: m * wide].reshape(m, wide)  # (m, n) and what fills it up
+            ds = ds_memory.reshape(-1)[: m * wide].reshape(m, wide)  # the same
+
+            # p becomes the scores, and ds becomes dP.
+            q = queries[i0 : i0 + m]  # (m, D)
+            do = douts[i0 : i0 + m]  # (m, Dv)
+            keys = some_columns(keys_across, j, j + n)  # (D, n)
+            values = some_columns(values_across, j, j + n)  # (Dv, n)
+            multiply(q, depth, keys, 0, p, False)
+            multiply(do, depth_v, values, 0, ds, False)
+            finish_scores(p, slopes, n, place, softcap, bias, inside, origin, begin, end)
+            drop(ds, n, place, keep, kept_factor)
+
+            # p becomes the weights, and ds becomes dscores.
             for i in range(m):
-                row, drow, mean = p[i, :used], ds[i], delta[i0 + i]
+                row = p[i, :used]  # (used,)
+                drow = ds[i]  # (wide,)
+                mean = delta[i0 + i]
                 exp_minus(row, lse[b, h, at + i])
                 for x in range(used):
                     drow[x] = row[x] * (drow[x] - mean)
-                p[i, used:], drow[used:] = 0, 0
+                p[i, used:] = 0
+                drow[used:] = 0
                 if dbias.size:
                     for x in range(n):
                         # 0 for a hidden pair, as outside the tile; not −0
-                        dbias[b, h, at + i, s + x] = 0 if row[x] == 0 else drow[x]
+                        dbias[b, h, at + i, place.s + x] = 0 if row[x] == 0 else drow[x]
                 if softcap > 0:
                     for x in range(n):
                         drow[x] *= slopes[i, x]
-            drop(p, n, keep, b, h, at, s, kept_factor)
+            drop(p, n, place, keep, kept_factor)
+
             multiply(p.T, m, douts_down, i0, dvalues[j : j + whole], True)
             multiply(ds.T, m, queries_down, i0, dkeys[j : j + whole], True)
             multiply(ds, n, keys_down, j, dqueries[i0 : i0 + m], True)
-    scatter(dqueries, dq, of_queries, scale, add)
+
+    scatter(dqueries, dquery, of_queries, scale, add)
     return is_finite(dqueries.reshape(-1))
 
 
@@ -293,27 +514,40 @@ def exp_minus_in_order(row, peak):
 
 
 @kernel
-def finish_scores(scores, slopes, n, b, h, t, s, softcap, bias, inside, origin, begin, end):
-    """Change scale · Q Kᵀ to scores in place, for the queries from t on and the n keys from s on.
+def finish_scores(
+    scores,  # (m, n) and columns that fill it up
+    slopes,  # (m, n), only with a softcap
+    n,
+    place,
+    softcap,
+    bias,  # (B, H, T, S)
+    inside,  # (B, H, some queries, S)
+    origin,  # the first query of `inside`
+    begin,  # (m,)
+    end,  # (m,)
+):
+    """Change scale · Q Kᵀ to scores in place, for a tile with n keys.
 
-    Stores the derivative of the cap in slopes; inside begins with query `origin`. Hidden pairs and
-    columns beyond n become −∞, so that every row can be processed over its whole width: loops with
-    separate bounds would dominate the time of short rows.
+    Stores the derivative of the cap in slopes. Hidden pairs and columns beyond n become −∞, so that
+    every row can be processed over its whole width: loops with separate bounds would dominate the
+    time of short rows.
     """
+    b, h, t, s = place
     m = len(scores)
     if softcap > 0:
         for i in range(m):
             for j in range(n):
-                x = math.tanh(scores[i, j] / softcap)
-                scores[i, j], slopes[i, j] = softcap * x, 1 - x * x
+                bend = math.tanh(scores[i, j] / softcap)
+                scores[i, j] = softcap * bend
+                slopes[i, j] = 1 - bend * bend
     if bias.size:
         for i in range(m):
-            more = of_query(bias, b, h, t + i)
+            more = of_query(bias, b, h, t + i)  # (S,)
             for j in range(n):
                 scores[i, j] += more[s + j]
     if inside.size:
         for i in range(m):
-            seen = of_query(inside, b, h, t + i - origin)
+            seen = of_query(inside, b, h, t + i - origin)  # (S,)
             for j in range(n):
                 scores[i, j] = scores[i, j] if seen[s + j] else -math.inf
     for i in range(m):
@@ -325,18 +559,21 @@ def finish_scores(scores, slopes, n, b, h, t, s, softcap, bias, inside, origin, 
 @kernel
 def key_range(start, stop):
     """The first and last of the keys that any of several queries sees, empty if there are none."""
-    low, high = start[0], stop[0]
+    low = start[0]
+    high = stop[0]
     for i in range(len(start)):
-        low, high = min(low, start[i]), max(high, stop[i])
+        low = min(low, start[i])
+        high = max(high, stop[i])
     return low, max(low, high)
 
 
 @kernel
-def drop(weights, n, keep, b, h, t, s, kept_factor):
-    """Apply dropout in place, for the queries from t on and the n keys from s on."""
+def drop(weights, n, place, keep, kept_factor):
+    """Apply dropout in place, for a tile with n keys."""
     if keep.size:
+        b, h, t, s = place
         for i in range(len(weights)):
-            kept = of_query(keep, b, h, t + i)
+            kept = of_query(keep, b, h, t + i)  # (S,)
             for j in range(n):
                 weights[i, j] = weights[i, j] * kept_factor if kept[s + j] else 0
 
@@ -363,8 +600,11 @@ def flat(x):
 def head(x, b, h, heads, start, stop):
     """The region of `flat` that holds the rows of a head from start to stop. x is (B, T, H, N) or
     (B · H, T, 1, N)."""
-    b, h = (b, h) if x.shape[2] == heads else (b * heads + h, 0)
-    t, n = b * x.shape[1], h * x.shape[3]
+    if x.shape[2] != heads:
+        b = b * heads + h
+        h = 0
+    t = b * x.shape[1]
+    n = h * x.shape[3]
     return t + start, t + stop, n, n + x.shape[3]
 
 
@@ -373,37 +613,43 @@ def gather(x, region, scale, y):
     """Store scale · a region of `flat` in y, whose other columns become 0."""
     t0, t1, n0, n1 = region
     row = x.shape[2] * x.shape[3]
+    size = t1 - t0, n1 - n0
     if y.shape[1] > n1 - n0:
         y[:] = 0
-    copy(x, t0 * row + n0, row, y, 0, y.shape[1], (t1 - t0, n1 - n0), scale)
+    copy(x, t0 * row + n0, row, y, 0, y.shape[1], size, scale)
 
 
 @kernel
 def scatter(x, y, region, scale, add):
     """Store scale · the first rows and columns of x in a region of `flat`, or add to it."""
     t0, t1, n0, n1 = region
-    row = y.shape[2] * y.shape[3]
     if not add:
-        copy(x, 0, x.shape[1], y, t0 * row + n0, row, (t1 - t0, n1 - n0), scale)
+        row = y.shape[2] * y.shape[3]
+        size = t1 - t0, n1 - n0
+        copy(x, 0, x.shape[1], y, t0 * row + n0, row, size, scale)
         return
     flat_y = flat(y)
     for i in range(t1 - t0):
-        row = flat_y[t0 + i, n0:n1]
-        for j in range(len(row)):
-            row[j] += x[i, j] * scale
+        row_y = flat_y[t0 + i, n0:n1]
+        for j in range(len(row_y)):
+            row_y[j] += x[i, j] * scale
 
 
 @kernel
 def copy(x, start_x, row_x, y, start_y, row_y, size, scale):
     """y = scale · x for a region of this size. The arrays are plain memory: row r begins at
     start + r * row."""
-    (rows, columns), length = size, BYTES // x.itemsize
+    rows, columns = size
+    length = BYTES // x.itemsize
     whole = columns // length * length
     for i in range(rows):
         for j in range(0, whole, length):
             copy_vector(x, start_x + i * row_x + j, y, start_y + i * row_y + j, scale)
+
+    # The columns after the last whole vector.
     if whole < columns:
-        flat_x, flat_y = x.reshape(-1), y.reshape(-1)
+        flat_x = x.reshape(-1)
+        flat_y = y.reshape(-1)
         for i in range(rows):
             for j in range(whole, columns):
                 flat_y[start_y + i * row_y + j] = flat_x[start_x + i * row_x + j] * scale
