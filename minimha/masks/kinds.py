@@ -122,10 +122,10 @@ class Band(Mask):
             offset = self.offset
         offset = offset_of(repr(self), t, s, offset, self.align)
 
-        least = -t  # j ≥ 0 ≥ i − T, so this hides nothing
+        least = -t  # i − T < 0 ≤ j, so this hides nothing
         if self.left is not None:
             least = offset - self.left
-        largest = s  # j < S ≤ i + S, nor does this
+        largest = s  # j < S ≤ i + S, so this hides nothing
         if self.right is not None:
             largest = offset + self.right
 
@@ -159,8 +159,9 @@ class Band(Mask):
     def at(self, offset: int) -> Mask:
         """A band again, whose intervals kernels remember: all layers of a model share them."""
         offset = integer(offset, "at: offset", least=0)
-        own = self.offset is not None or self.align is not None
-        return self if own else replace(self, offset=offset)
+        if self.offset is not None or self.align is not None:
+            return self  # it has a place of its own
+        return replace(self, offset=offset)
 
     def __repr__(self) -> str:
         arguments = []
@@ -263,7 +264,8 @@ class _Documents(Mask):
         else:
             # Each query is one of the keys, and has its id.
             offset = scores.offset or 0
-            if (scores.offset is None and t != s) or not 0 <= offset <= s - t:
+            unplaced = scores.offset is None and t != s
+            if unplaced or not 0 <= offset <= s - t:
                 raise ValueError(
                     f"{self!r}: T = {t} queries at offset {scores.offset} are not all among the "
                     f"S = {s} keys: place them with .at(offset), or give "
@@ -280,7 +282,8 @@ class _Documents(Mask):
 
     def _intervals(self, scores: Scores) -> KeyIntervals:
         query, key = self._ids(scores)
-        if not (backend.on_host(query) and backend.on_host(key)):
+        known = backend.on_host(query) and backend.on_host(key)
+        if not known:
             return super()._intervals(scores)  # sorting ids makes the host wait for the device
 
         # Sorting finds the keys of a document in O(S log S), without an array of all pairs.
