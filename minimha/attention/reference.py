@@ -35,12 +35,17 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
         capped  = softcap · t, t = tanh(u)   dscaled = dcapped · (1 − t²)
         scores  = capped + bias              dcapped = dbias = dscores
         weights = softmax(scores)            dscores = weights · (dweights − Σ dweights · weights)
-        lse     = log Σ exp(scores)                    + weights · dlse
-        dropped = keep · weights / (1 − p)   dweights = keep · ddropped / (1 − p)
+        lse     = log Σ exp(scores)          dscores += weights · dlse
+        dropped = keep · weights / (1 − p)   dweights += keep · ddropped / (1 − p)
         out     = dropped V                  ddropped = dout Vᵀ,  dV = droppedᵀ dout
 
     with u = scaled / softcap and dsoftcap = dcapped · (t − u · (1 − t²)). Read the right column
-    from the bottom up. With a sink, softmax is `sink_softmax`.
+    from the bottom up. It begins with dweights, the gradient of the returned weights, 0 if nobody
+    uses them. With a sink, softmax is `sink_softmax`, which gives dsink as well.
+
+    `products` computes Q Kᵀ, `sums_over_keys` weights V, and `sums_over_queries` weightsᵀ dout: for
+    G ≤ H heads of keys and values, and without what is hidden. The gradients of bias, scale and
+    softcap are those of every pair; `operation` sums them to the shapes of the inputs.
 
     Shapes are as in `scaled_dot_product_attention`; wanted says which of the seven gradients to
     compute. A pair that the mask or a bias of −∞ hides contributes nothing, even if it is NaN. lse
@@ -49,16 +54,13 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
     query, key, value, bias, sink, scale, softcap = x.inputs
     visible = visible_pairs(x.resolved_mask(), bias)  # broadcasts to (…, H, T, S)
 
-    # A scale or softcap of each pair may be NaN where the pair is hidden. The gradient there, 0,
-    # would be multiplied by it, and 0 · NaN is NaN: so hidden pairs have 1 instead.
-    default = 1 / math.sqrt(query.shape[-1])
-    scale = default if scale is None else ones_where_hidden(scale, visible)
-    softcap = ones_where_hidden(softcap, visible)
+    if scale is None:
+        scale = 1 / math.sqrt(query.shape[-1])  # 1/√D
 
     # All stages from raw to dropped are (…, H, T, S).
     raw = products(query, key, visible)
-    scaled, pull_scaled = _scaled(raw, scale, wanted.scale)
-    capped, pull_capped = _capped(scaled, softcap, wanted.softcap)
+    scaled, pull_scaled = _scaled(raw, scale, visible, wanted.scale)
+    capped, pull_capped = _capped(scaled, softcap, visible, wanted.softcap)
     scores = capped
     if bias is not None:
         scores = capped + bias
@@ -69,7 +71,7 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
     dropped, pull_dropped = drop_weights(weights, x.resolved_keep(), x.p)
     out = sums_over_keys(dropped, value, visible)  # (…, H, T, Dv)
 
-    through_scores = (  # the gradients of all inputs but the values
+    wants_scores = (  # whether any gradient goes through the scores: all but that of the values
         wanted.query or wanted.key or wanted.bias or wanted.sink or wanted.scale or wanted.softcap
     )
 
@@ -77,15 +79,14 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
         dvalue = None
         if dout is not None and wanted.value:
             dvalue = sums_over_queries(dropped, dout, visible, value)  # (…, G, S, Dv)
-        if not through_scores:
+        if not wants_scores:
             return Gradients(value=dvalue)
 
-        # The weights have two uses: they are returned, and they make out.
+        # The weights have two uses, whose gradients add up: they are returned, and they make out.
         if dout is not None:
-            through_out = pull_dropped(products(dout, value, visible))  # (…, H, T, S)
-            if dweights is not None:
-                through_out = dweights + through_out
-            dweights = through_out
+            ddropped = products(dout, value, visible)  # (…, H, T, S)
+            of_out = pull_dropped(ddropped)
+            dweights = of_out if dweights is None else dweights + of_out
         if dweights is None:  # only lse has a gradient
             dweights = namespace(weights).zeros_like(weights)
 
@@ -107,8 +108,11 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
     return (out, weights, lse), pullback
 
 
-def _scaled(raw: Array, scale: Any, wanted: bool) -> tuple[Array, Pullback]:
+def _scaled(raw: Array, scale: Any, visible: Array | None, wanted: bool) -> tuple[Array, Pullback]:
     """y = scale · raw.   draw = scale · dy, dscale = dy · raw, None unless wanted."""
+    # The scale of a hidden pair may be NaN. It would multiply the gradient there, 0, and 0 · NaN is
+    # NaN: so hidden pairs have the scale 1 instead.
+    scale = ones_where_hidden(scale, visible)
     saved = None
     if wanted:  # or else raw, (…, H, T, S), need not stay in memory
         saved = raw
@@ -122,13 +126,16 @@ def _scaled(raw: Array, scale: Any, wanted: bool) -> tuple[Array, Pullback]:
     return scale * raw, pullback
 
 
-def _capped(scaled: Array, softcap: Any, wanted: bool) -> tuple[Array, Pullback]:
+def _capped(
+    scaled: Array, softcap: Any, visible: Array | None, wanted: bool
+) -> tuple[Array, Pullback]:
     """y = softcap · t, t = tanh(u), u = scaled / softcap; with None for softcap y = scaled.
 
     dscaled = dy · (1 − t²), dsoftcap = dy · (t − u · (1 − t²)), None unless wanted.
     """
     if softcap is None:
         return scaled, lambda dy: (dy, None)
+    softcap = ones_where_hidden(softcap, visible)  # for the reason in `_scaled`
     u = scaled / softcap  # (…, H, T, S)
     t = namespace(u).tanh(u)
     saved = u if wanted else None  # t, which both gradients need, is kept in any case
@@ -148,7 +155,12 @@ def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tup
     pullback also takes the gradient of lse, or None."""
     if sink is None:
         weights, pull = masked_softmax(scores, mask=visible)
-        return weights, lambda dy, dlse: (*pull(dy, dlse), None)
+
+        def without_sink(dy: Array, dlse: Array | None) -> tuple[Array, None]:
+            (dscores,) = pull(dy, dlse)
+            return dscores, None
+
+        return weights, without_sink
 
     logit = sink[..., None, None]  # (…, H, 1, 1): every query of a head has the same sink
     weights, pull_both = softmax_with_sink(scores, logit, visible)
@@ -184,7 +196,8 @@ def visible_pairs(mask: Array | None, bias: Array | None) -> Array | None:
         real = xp.real(bias)
     hidden = real == -math.inf
 
-    # On a GPU, a look at the entries would mean to wait for it.
+    # On a GPU we combine them without asking whether any is hidden: the host would have to wait for
+    # the answer.
     if backend.on_host(bias) and not xp.any(hidden):
         return mask
     if mask is None:
