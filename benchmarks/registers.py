@@ -9,6 +9,7 @@ Needs Linux, and pip install ".[gpu-checks]", which downloads 211 MB.
 from __future__ import annotations
 
 import collections
+import pathlib
 import random
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,10 @@ from unittest import mock
 
 import common
 
-from minimha.kernels.gpu import compiled, tiled
+from minimha.kernels.gpu import tiled
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
+import compiled_for_gpu as compiled
 
 CAPABILITIES = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
 KERNELS = "forward", "backward_query", "backward_key"

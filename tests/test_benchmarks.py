@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import compiled_for_gpu as compiled
 import pytest
 
-from minimha.kernels.gpu import compiled, tiled
+from minimha.kernels.gpu import tiled
 
 pytestmark = pytest.mark.thorough
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

@@ -10,7 +10,7 @@ sizes that are not a power of 2, products of different dtypes, two stores to one
 load what another block stores, and arithmetic on an array without a load. A kernel is a Python
 function here: `print` shows a tile, `breakpoint()` stops in a block. Hints to the compiler, such
 as the number of warps, are ignored. Only the compiler checks the dtypes of scalars and of the
-variables of a loop: see `kernels.gpu.compiled`.
+variables of a loop: see `tests/compiled_for_gpu.py`.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 
+import compiled_for_gpu as compiled
 import pytest
 
-from minimha.kernels.gpu import compiled, cuda, fused, tiled
+from minimha.kernels.gpu import cuda, fused, tiled
 
 pytestmark = pytest.mark.thorough
 SOURCE = cuda.text(fused.SOURCE)
@@ -172,7 +173,7 @@ LAUNCHED = """
 import numpy as np
 import cuda.tile as ct
 from cuda.tile import compilation
-from minimha.kernels.gpu import compiled
+import compiled_for_gpu as compiled
 
 
 class Allocated:
@@ -212,7 +213,9 @@ def test_the_assumptions_about_arrays_are_those_of_a_launch(tiles, tmp_path):
     source.write_text(DRIVER, encoding="ascii")
     library = tmp_path / "libcuda.so.1"
     subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    tests = str(Path(compiled.__file__).parent)
+    paths = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": paths}
     done = subprocess.run(
         [sys.executable, "-c", LAUNCHED], env=environment, capture_output=True, text=True,
         check=False,

@@ -26,12 +26,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minimha import masks
+from minimha.attention import Arguments, scaled_dot_product_attention
+from minimha.functional.dropout import Draw
+from minimha.kernels.gpu import tiled
 from minimha_autograd import backend
-
-from ... import masks
-from ...attention import Arguments, scaled_dot_product_attention
-from ...functional.dropout import Draw
-from . import tiled
 
 ARCHITECTURES = "sm_75", "sm_80", "sm_90", "sm_100"
 """The GPUs that the CUDA C++ is compiled for: Turing (T4), Ampere (A100), Hopper, Blackwell. cuTile
@@ -222,7 +221,7 @@ def bytecode(signature: Signature) -> bytes:
     """
     from cuda.tile import compilation
 
-    from . import tiles
+    from minimha.kernels.gpu import tiles
 
     parameters = [x.constraint() if isinstance(x, ArrayType) else x for x in signature.parameters]
     convention = compilation.CallingConvention.cutile_python_v2()
