@@ -1,6 +1,7 @@
 """Extension points: how a higher room plugs into a lower one, which does not know it.
 
-The lower room writes a function, the default, and makes it an extension point:
+A room is a folder of the package; a higher one may import a lower one, but not the reverse. The
+lower room writes a function, the default, and makes it an extension point:
 
     @extension_point
     def explain(failed):

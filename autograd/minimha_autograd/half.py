@@ -96,8 +96,8 @@ def alike(*arrays: Any) -> bool:
 
 
 def on_device(*arrays: Array) -> bool:
-    """Native on a device: a GPU multiplies 16-bit matrices several times faster than float32 ones,
-    and adds up the products in float32."""
+    """Native if no array is on the host: a GPU multiplies 16-bit matrices several times faster than
+    float32 ones, and adds up the products in float32."""
     return not any(backend.is_array(x) and backend.on_host(x) for x in arrays)
 
 

@@ -189,7 +189,8 @@ def _for_tensors(signature: Signature) -> Callable[..., Any]:
 
 
 def _for_arrays(signature: Signature) -> Callable[..., tuple[Any, Pullback]]:
-    """The operation's `with_pullback`."""
+    """The operation's `with_pullback`, a function of arrays alone: it returns the value and the
+    pullback, and records nothing on the tape."""
 
     def with_pullback(
         *arrays: Any, wanted: tuple[bool, ...] | None = None, **given: Any
@@ -404,8 +405,8 @@ class Signature:
         return inputs, settings
 
     def _by_name(self, settings: dict[str, Any], number_before: int) -> list[Any]:
-        """The arrays that follow so many others, taken out of the settings. At the end, what is no
-        array is left there: a number, or None."""
+        """The arrays given by name, after so many by position, taken out of the settings. A number
+        or None at the end is no array, and stays a setting."""
         names = self.arrays[number_before:]
         while names and isinstance(settings.get(names[-1]), str | None | Number):
             names = names[:-1]

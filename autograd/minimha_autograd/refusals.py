@@ -39,8 +39,8 @@ def common_dtype(name: str, arrays: Mapping[str, Any], optional: set[str]) -> An
 
 
 def check_dtype(y: Array, dtype: Any, recorded: bool) -> None:
-    """Raise TypeError for a value of another dtype than the arguments, unless dtype is None, and
-    for complex values on the tape."""
+    """Raise TypeError for a value y whose dtype is not that of the arguments (`dtype`, or None if
+    any will do), and for complex values on the tape."""
     if recorded and backend.is_complex(y):
         raise TypeError("complex values have no gradient: use no_grad()")
     if dtype is not None and y.dtype != dtype and backend.is_floating(y):

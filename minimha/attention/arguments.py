@@ -18,7 +18,8 @@ from ..masks.queries import typed
 
 
 class Inputs(NamedTuple):
-    """The arguments of attention that have gradients, as in `Arguments`, or one thing for each."""
+    """The arguments of attention that have gradients, as in `Arguments`, or something else for each
+    of them, such as whether its gradient is wanted."""
 
     query: Any
     key: Any

@@ -194,11 +194,11 @@ def decide(request: Any, x: Arguments) -> Dispatch:
 
 
 class Ranking(NamedTuple):
-    """What is tried, and what is said about it."""
+    """Which implementations "auto" tries, and the reasons that `explain_dispatch` shows."""
 
     names: tuple[str, ...]  # the fastest first
-    verdict: str  # on the first that supports the arguments
-    slower: dict[str, str]  # why the others are
+    verdict: str  # the reason for the first that supports the arguments
+    slower: dict[str, str]  # why each of the others is slower
 
 
 _SLOWER = {
@@ -234,7 +234,7 @@ _ENOUGH = 2**16  # multiplications
 
 
 def _ranking(x: Arguments) -> Ranking:
-    """What "auto" tries for these arguments."""
+    """Which implementations "auto" tries for these arguments, and why in this order."""
     if library_of(x.query) == "cupy":
         return _ON_GPU
     queries = x.shape[-2]
@@ -250,7 +250,8 @@ def _too_small(x: Arguments) -> str | None:
 
 
 def _in_force(request: Any) -> Any:
-    """The request of a call or, if that is "auto", of the enclosing block or the environment."""
+    """The request that counts: that of the call, or if it is "auto", that of the enclosing block or
+    of the environment variable."""
     return requested.get() if request == "auto" else request
 
 

@@ -375,13 +375,13 @@ def reading(
     left: Array,  # (…, T, T + 1)
     visible: Array,  # (T, T)
 ) -> tuple[Array, Array, Callable[..., tuple[Array, ...]]]:
-    """weights and past, such that the rows read past + weights · new: past from the state, and the
-    rest from what the visible keys write.
+    """What the rows read is past + weights · new: past comes from the state, and weights · new from
+    what the visible keys write. Returns weights, past and a pullback.
 
         past = since · (rows S),  weights = within · rows Kᵀ,  where left is [since within]
 
-    The pullback takes the gradient of what they read, and new. It returns those of rows, key, state
-    and log left.
+    The pullback takes the gradient of what the rows read, and new. It returns the gradients of
+    rows, key, state and log left.
     """
     xp = namespace(rows)
     since = left[..., :1]  # (…, T, 1)

@@ -99,8 +99,8 @@ def attention_loop(
 
 
 def _heads(x: Any, lead: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:
-    """An array that broadcasts to (*lead, *shape), as a list with one of that shape for each head;
-    a number or None repeated."""
+    """A list with one entry for each head. If x is an array that broadcasts to (*lead, *shape), its
+    parts of this shape; if x is a number or None, x itself each time."""
     count = math.prod(lead)
     if not backend.is_array(x):
         return [x] * count

@@ -33,7 +33,8 @@ them takes longer than many operations on small arrays."""
 
 @extension_point
 def register_kernels() -> None:
-    """Register the implementations of a higher room; by default there are none."""
+    """Import the kernels, which then register themselves. They are in a higher room, which provides
+    this function; by default there are none."""
 
 
 class Candidate(NamedTuple):

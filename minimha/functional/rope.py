@@ -186,7 +186,8 @@ def _check(x: Array, width: int | None) -> int:
 
 
 def _positions(x: Array, offset: int, positions: Any) -> Array:
-    """The positions as an array on the device of x: (T,), or with all axes of x but the last."""
+    """The positions as an array on the device of x: either (T,), or an array that broadcasts to
+    (…, T), with as many axes as x has without its last one."""
     xp = namespace(x)
     rows = tuple(x.shape[:-1])  # (…, T)
     if positions is None:

@@ -220,7 +220,7 @@ class _First(Mask):
 
 
 class _Keys(Mask):
-    """The keys that an array names, for every query."""
+    """Every query sees the keys where an array of booleans is True."""
 
     def __init__(self, valid: Any) -> None:
         self.valid = boolean(valid, "keys: valid")  # (…, S)
@@ -237,7 +237,7 @@ class _Keys(Mask):
 
 
 class _Documents(Mask):
-    """The keys with the id of the query's document."""
+    """A query sees the keys that have its own document's id."""
 
     def __init__(self, ids: Any, key_ids: Any = None) -> None:
         must = "documents: ids are integers, one per position"
@@ -305,7 +305,7 @@ class _Documents(Mask):
 
 
 class _Dense(Mask):
-    """The pairs that an array names."""
+    """Query i sees key j where an array of booleans is True at (i, j)."""
 
     def __init__(self, array: Any) -> None:
         self.dense = boolean(array, "dense: the mask")  # broadcasts to (…, H, T, S)
@@ -364,7 +364,8 @@ def _integers(x: Any, must: str, fix: str = "") -> Array:
 def _fitting(
     mask: Mask, name: str, x: Array, meaning: str, scores: Scores, *positions: int
 ) -> Array:
-    """x, if it has the shape of the batch and the positions; with an offset, those so far."""
+    """x, if its shape is that of the batch followed by the number of positions. With an offset, x
+    may be longer, and is cut to the positions so far. Raises ValueError for another shape."""
     # During decoding, an array of the whole sequence may be longer than the keys that there are.
     if scores.offset is not None and positions and x.ndim:
         so_far = min(positions[-1], x.shape[-1])
@@ -383,7 +384,7 @@ def _length(x: Array) -> int:
 
 
 def _sizes(batch: tuple[int, ...], t: int, s: int) -> tuple[int, ...]:
-    """The (…, H, T, S) that arrays of a mask require, for `Mask.sizes`: any number of heads."""
+    """`Mask.sizes` of a mask whose arrays require this batch, T and S, 0 for any. H may be any."""
     if not batch:
         return t, s
     return *batch, 0, t, s

@@ -99,8 +99,8 @@ class Mask:
 
     A subclass defines `_array`, and `_intervals` where it can do so without the array. Both
     return the queries and keys that `scores` asks for; intervals count from the first such key, and
-    are as short as possible. A class without `_intervals` that derives from one with them is
-    refused, with a TypeError: kernels would see the keys of the other rule.
+    are as short as possible. A class that defines `_array` may not inherit the `_intervals` of
+    another rule, which would tell kernels the wrong keys: this raises a TypeError.
     """
 
     sizes: tuple[int, ...] = ()

@@ -59,7 +59,8 @@ def empty_rows(mask: Mask | Array, shape: Sequence[int], *, like: Any = None) ->
 
 
 def typed(mask: Mask | Array, scores: Sequence[int]) -> Mask:
-    """A mask unchanged; a bare boolean array as `dense`, refused where it could be (B, S)."""
+    """A typed mask as it is, and a bare boolean array as a `dense` mask. Raises ValueError for an
+    array that could be meant as (B, S), and for others that `resolve` names."""
     if isinstance(mask, Mask):
         return mask
     array = boolean(mask, "mask")

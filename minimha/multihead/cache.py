@@ -70,7 +70,7 @@ class KeyValueCache:
         return self.evicted + held
 
     def __copy__(self) -> KeyValueCache:
-        """A cache that continues on its own: neither writes to the memory that they share."""
+        """A cache that continues independently: neither writes to the memory that both share."""
         copied = object.__new__(KeyValueCache)
         vars(copied).update(vars(self))
 
@@ -235,8 +235,8 @@ class KeyValueCache:
 class Reserved(NamedTuple):
     """Memory for more positions than there are so far, and the part of it in use.
 
-    It is of use only while the cache holds this very part, and not, for example, keys that were
-    appended outside `no_grad`.
+    The memory is used only as long as the cache still holds this part. If, for example, keys were
+    appended outside `no_grad`, the cache holds another array, and reserves new memory.
     """
 
     memory: Array  # (…, G, more than S, D)
@@ -244,7 +244,7 @@ class Reserved(NamedTuple):
 
 
 def _reserve(x: Array, positions: int) -> Array:
-    """Uninitialised memory for so many positions of what x (…, G, S, D) is a part of."""
+    """Uninitialised memory like x (…, G, S, D), but for this many positions in place of S."""
     xp = namespace(x)
     *batch, heads, _, width = x.shape
     shape = (*batch, positions, heads, width)

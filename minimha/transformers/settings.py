@@ -47,8 +47,8 @@ class _Decorator(Protocol[Settings_co, Fields]):
 
 
 def arguments_of(settings: Callable[Fields, Settings_co]) -> _Decorator[Settings_co, Fields]:
-    """Replace the last argument of a function, an object of this dataclass, by the fields of the
-    dataclass: whoever calls the function passes them by name, and it receives the object.
+    """A decorator for a function whose last argument is an object of a dataclass. Callers pass the
+    fields of the dataclass by name instead, and the function receives the object made of them.
 
     The signature that `help` shows has the fields with their defaults, required ones first.
     """
@@ -78,6 +78,6 @@ def arguments_of(settings: Callable[Fields, Settings_co]) -> _Decorator[Settings
 
 
 def _place(parameter: inspect.Parameter) -> tuple[int, bool]:
-    """What signatures are sorted by: positional arguments come first, and of those passed by name
-    the required ones."""
+    """The sort key of a parameter in a signature: positional ones come first, then those passed by
+    name, required ones before those with a default."""
     return parameter.kind, parameter.default is not parameter.empty

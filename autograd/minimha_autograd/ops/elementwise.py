@@ -285,7 +285,7 @@ def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
 @operation(native=always)
 def clip(x: Array, *, min: Any = None, max: Any = None) -> tuple[Array, Pullback]:
     """y = x limited to min ≤ y ≤ max; either bound may be None.   dx = dy where min ≤ x ≤ max, else
-    0. Bounds may also be arrays; those of floats must have the dtype of x."""
+    0. Bounds may also be arrays; an array of floats must have the dtype of x."""
     xp = namespace(x)
     real = widened(_real(x))  # float32, so that no bound is rounded before it is compared
     low = _bound("min", min, x)
@@ -303,7 +303,7 @@ def clip(x: Array, *, min: Any = None, max: Any = None) -> tuple[Array, Pullback
 
 
 def _bound(name: str, bound: Any, x: Array) -> Any:
-    """A bound of clip. It is a setting, whose dtype the wrapper does not check."""
+    """A bound of clip, checked here: it is a setting, whose dtype the wrapper does not check."""
     if is_array(bound) and is_floating(bound) and is_floating(x):
         same_library = namespace(bound) is namespace(x)
         if not same_library or bound.dtype != x.dtype:

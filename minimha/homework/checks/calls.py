@@ -141,5 +141,6 @@ def _unchanged(x: Any, y: Any) -> bool:
 
 
 def copied(x: Any) -> Any:
-    """A copy that later changes of arrays, lists and dictionaries do not reach."""
+    """A copy with its own arrays, lists and dictionaries, so that later changes of x do not reach
+    it."""
     return mapped(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, x)

@@ -130,7 +130,7 @@ def text_of_mistake(
 
 @functools.cache
 def defined(code: str, name: str) -> Callable[..., Any]:
-    """Run a source that has NumPy as np, and return its function of this name."""
+    """Run a source, in which np is NumPy, and return the function of this name that it defines."""
     names: dict[str, Any] = {"np": np}
     file = f"<{name} {hash(code)}>"
     linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file

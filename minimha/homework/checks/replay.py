@@ -52,7 +52,8 @@ class Sketch:
 
 
 def _kept(x: Any) -> Any:
-    """The same result with sketches in place of large arrays, and None in place of functions."""
+    """A result as a release keeps it: with sketches in place of large arrays, and None in place of
+    functions."""
 
     def leaf(x: Any) -> Any:
         if isinstance(x, np.ndarray) and x.size > LARGE:

@@ -19,7 +19,8 @@ Close = Callable[[np.ndarray, np.ndarray], bool]
 
 @np.errstate(divide="ignore", invalid="ignore")  # an entry, or all of a row, may be 0
 def resemblance(yours: np.ndarray, right: np.ndarray, axes: Sequence[str] | None = None) -> str:
-    """The first relation that holds in every entry, or "" if none does.
+    """How yours is related to the right array, in words: the first relation that holds in every
+    entry, or "" if none does.
 
     axes  the names of the axes of the right array; without them they are numbered
     """
@@ -46,7 +47,8 @@ def resemblance(yours: np.ndarray, right: np.ndarray, axes: Sequence[str] | None
 
 
 def _moved(a: np.ndarray, b: np.ndarray, names: Sequence[object], close: Close) -> Iterator[str]:
-    """The right numbers with other axes, or reshaped."""
+    """Relations in which all numbers are right, but the axes are in another order, or the shape is
+    wrong."""
     for order in list(itertools.permutations(range(b.ndim)))[1:] if b.ndim <= 4 else ():
         axes = f"({', '.join(str(names[axis]) for axis in order)})"
         if close(a, b.transpose(order)):
@@ -64,7 +66,8 @@ def _moved(a: np.ndarray, b: np.ndarray, names: Sequence[object], close: Close) 
 
 
 def _part(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Iterator[str]:
-    """The right slices in other places, one of them alone, or their sum."""
+    """Relations to the right slices along an axis: they are in other places, or there is only one
+    of them, or only their sum or mean."""
     for axis, name in enumerate(along):
         slices, many = np.moveaxis(b, axis, 0), b.shape[axis]
         if not 1 < many <= MOST_SLICES:
@@ -92,7 +95,8 @@ def _part(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Itera
 
 
 def _scaled(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Iterator[str]:
-    """The right numbers times a number, or plus one: the same for all, or along an axis."""
+    """Relations in which the right numbers are multiplied by a factor, or a number is added to
+    them; it is the same for all entries, or for all along an axis."""
     if a.shape != b.shape:
         for axis in range(a.ndim):
             if any(close(a.sum(axis=axis, keepdims=kept), b) for kept in (False, True)):

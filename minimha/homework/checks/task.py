@@ -167,7 +167,8 @@ class Task:
     def _with_mistake(
         self, error: BaseException, message: str, calls: list[Call], check: Check, seed: int
     ) -> str:
-        """The message, and the mistake if it is a known one, in place of other guesses."""
+        """The message of a failed check. If the mistake is a known one, its text takes the place of
+        other guesses."""
 
         def comes_here(function: Callable[..., Any]) -> bool:
             """Whether it passes the earlier checks, as the student's function did."""

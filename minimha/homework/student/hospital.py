@@ -54,7 +54,8 @@ def patient(number: int, student: str = "") -> Patient:
 
 
 class Patient(GPT):
-    """A GPT that brings its data and its training, one of which may be wrong, or the model itself.
+    """A GPT with its own data and its own training. One thing may be wrong: in the model, in the
+    data or in the training.
 
     Its sequences count round a clock: each starts at a random token and advances by 1, 2 or 3.
 
@@ -118,7 +119,7 @@ class Patient(GPT):
         return Patient(self.number, self.student, None if verdict is ... else verdict)
 
     def reveal(self) -> None:
-        """Print your verdict and the true one; before `mend`, ask for a verdict."""
+        """Print your verdict and the true one. Before a call of `mend`, this only asks for it."""
         if self.verdict is None:
             print(f"{self._question}: no verdict yet. Call patient.mend(verdict) first")
         else:
@@ -160,7 +161,8 @@ class Patient(GPT):
         return f"patient {self.number}" + f" of {self.student}" * bool(self.student)
 
     def _attend(self, attend: Any, *inputs: Any, **settings: Any) -> Any:
-        """Attention; if heads are merged without a transpose, such that the merge undoes it."""
+        """Compute attention. If the fault is that heads are merged without a transpose, rearrange
+        the heads so that the usual merge, which follows, has the same effect."""
         out = attend(*inputs, **settings)
         if self._has("heads merged without a transpose"):
             heads, *weights = out if isinstance(out, tuple) else (out,)

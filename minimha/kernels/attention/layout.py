@@ -121,7 +121,7 @@ def positions_first(x: np.ndarray) -> np.ndarray:
 
 
 def heads_first(x: np.ndarray, heads: int) -> np.ndarray:
-    """The inverse: (B, H, T, N)."""
+    """The inverse of `positions_first`: (B, H, T, N)."""
     if x.shape[2] == heads:
         return x.transpose(0, 2, 1, 3)
     return x.reshape(-1, heads, x.shape[1], x.shape[3])

@@ -50,7 +50,7 @@ class KernelCache(NullCache):
         return None
 
     def save_overload(self, types: Any, compiled: Any) -> None:
-        """Store it, if possible."""
+        """Store a compiled kernel in its file, if possible."""
         try:
             _files()._save_data(self._name(types, compiled.target_context), compiled._reduce())
         except Exception as error:

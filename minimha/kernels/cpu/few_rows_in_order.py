@@ -42,7 +42,8 @@ def product(x: Array, w: Array, b: Array | None) -> Array:
 
 @kernel
 def _rows(chunk, x, w, b, y):
-    """If rows of w are rows in memory. The range counts blocks of columns, LONG vectors wide."""
+    """The product if rows of w are rows in memory. The range counts blocks of columns of y, each
+    LONG vectors wide."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
     low = first * wide
@@ -56,7 +57,8 @@ def _rows(chunk, x, w, b, y):
 
 @kernel
 def _columns(chunk, x, w, b, y):
-    """If columns of w are rows in memory, those of its transpose. The range counts such blocks."""
+    """The product if columns of w are rows in memory: here w is given as its transpose. The range
+    counts the same blocks as in `_rows`."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
     low = first * wide

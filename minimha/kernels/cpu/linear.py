@@ -168,9 +168,10 @@ def _column_blocks(n, operand):
 def _product(
     chunk, by_rows, add, how, a, a_transposed, b, b_transposed, bias, operand, c, sums, second
 ):  # fmt: skip
-    """Store the product in c and add the sums of b's columns to sums. `second` holds both for the
-    second half of the depth, until all chunks are finished. `how` says how the parts of a sum are
-    added: ADD or CONTINUE."""
+    """Store the product in c and add the sums of b's columns to sums. If each sum is computed in
+    two halves, `second` takes the product and the sums over the second half of the depth, which
+    are added when all chunks are finished. `how` says how the parts of a sum are added: ADD or
+    CONTINUE."""
     start, stop = share(chunk)
     m, n = c.shape
     depth = b.shape[1] if b_transposed else len(b)
@@ -382,7 +383,8 @@ def _copy_rows(a, region, rows):
 
 @kernel
 def _block_size(depth, length):
-    """The entries of a copied block, and of a vector more, which the last copy may fill."""
+    """How many entries to allocate for a copied block: those of the block, and `length` more, since
+    the last copy may write beyond its end."""
     return ROWS * depth + length
 
 

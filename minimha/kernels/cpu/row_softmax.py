@@ -43,7 +43,7 @@ def _bits(x):
 
 
 def _from_bits(x):
-    """The inverse."""
+    """The inverse of `_bits`."""
 
 
 @overload(_bits, inline="always")

@@ -62,8 +62,8 @@ def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: An
 
 @register("rotate", library="cupy")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
-    """As `functional.rope.rotate`. y has the memory layout of x, even where x is a view of
-    (B, T, H, D), as it is when a projection made its heads."""
+    """As `functional.rope.rotate`. y has the memory layout of x, even if x is a view of an array
+    (B, T, H, D), as the heads from a projection are."""
     if not cuda.are_reals(x, cos, sin) or x.ndim < 2:
         return None
     shape = x.shape

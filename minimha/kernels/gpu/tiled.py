@@ -307,7 +307,7 @@ class TileArguments(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """The constants that describe a kernel's tiles: its last arguments."""
+    """The constants that describe a kernel's tiles, in the order of the kernel's last arguments."""
 
     tf32: bool  # whether products of float32 are rounded to tf32
     M: int  # queries

@@ -186,7 +186,7 @@ class Connection:
         return arrays
 
     def _receive(self) -> tuple[list[Any], list[np.ndarray]]:
-        """A message, and the arrays in it, in order."""
+        """Wait for the next message. Returns it, and the arrays in it, in order."""
         length, size = struct.unpack(">II", self._read(8))
         if length > _MOST_TEXT or size > MOST:
             raise ConnectionLost(NO_ANSWER)

@@ -42,9 +42,9 @@ class Answer(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        """Of several answers to a task, the one with the highest rank counts: one that is filled
-        in, or else one that cannot be read; of these, one nearer the top; of these, the last by
-        name."""
+        """Of several answers to a task, the one with the highest rank counts. Answers that are
+        filled in rank highest, then those that cannot be graded, then stubs; among equals, those
+        nearer the top of the folder, and then the last by name."""
         worth = 1 if self.problem else 0 if is_stub(self.source) else 2
         return worth, -len(self.path.parts), self.path.stem
 

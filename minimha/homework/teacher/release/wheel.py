@@ -49,8 +49,8 @@ def for_students(folder: Path, own: Path | None, *, last: int, hidden: bool) -> 
 
 
 def for_grading(folder: Path, own: Path | None) -> Path:
-    """Write the edition of an autograder into a folder and return its path: everything, with the
-    solutions, so that each run draws new inputs.
+    """Write the edition for an autograder into a folder, and return its path. It contains
+    everything, including the solutions: so each run can draw new inputs.
 
     own  a file with tasks of the teacher's own, which become part of the course
     """
