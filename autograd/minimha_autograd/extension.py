@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from typing import Any
 
 providers: dict[str, str] = {}
-"""The path of the function that computes an extension point, by the path of its default."""
+"""A dictionary from the path of an extension point to the path of the function that computes it."""
 
 _CHANGING = allocate_lock()
 """Held while a function is replaced, but not while it runs."""

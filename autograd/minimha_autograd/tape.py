@@ -30,7 +30,7 @@ Edge = tuple["Node", int]
 """A node, and the number of one of its values."""
 
 Hooks = dict[object, tuple[int, Callable[[Array], Any]]]
-"""By a key: the number of a value, and a function of its gradient."""
+"""A dictionary from a key to a hook: the number of a value, and a function of its gradient."""
 
 _order = itertools.count(0, -1)  # 0, −1, −2, … for nodes as they are made
 

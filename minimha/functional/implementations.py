@@ -18,13 +18,14 @@ from minimha_autograd.extension import extension_point
 requested: contextvars.ContextVar[Any] = contextvars.ContextVar(
     "implementation", default=os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"
 )
-"""What the enclosing `minimha.implementation` names, or else the environment."""
+"""The implementation that an enclosing `minimha.implementation` block requests or, without such a
+block, the environment variable."""
 
 batch_invariance = contextvars.ContextVar("batch_invariance", default=False)
 """Whether a `minimha.batch_invariant` block is open."""
 
 PLAIN = frozenset({"loop", "reference"})
-"""The names that stand for no kernels, not even for large arrays."""
+"""The implementations that use no kernels, not even for large arrays."""
 
 ENOUGH = 2**9
 """Number of entries from which "auto" uses kernels. They are faster even for a few, but loading

@@ -120,7 +120,8 @@ def failure_noted(row: Row) -> Iterator[None]:
 
 
 def in_one_line(error: Exception) -> str:
-    """The beginning of an error's message; it says whether a kernel could not be compiled."""
+    """An error in one line: the beginning of its message, which says so if a kernel could not be
+    compiled."""
     line = why_it_failed(error).removeprefix("it failed: ")
     if isinstance(error, AnotherRunsError):
         line = str(error)

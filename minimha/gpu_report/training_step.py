@@ -190,4 +190,5 @@ LIBRARIES: dict[str, Callable[[GPT, np.ndarray, np.ndarray], Prepared]] = {
     "torch, bfloat16": functools.partial(by_torch, mixed=True),
     "minimha, bfloat16": functools.partial(by_minimha, mixed=True),
 }
-"""What prepares a step. Those with "bfloat16" use mixed precision: their weights are float32."""
+"""The functions that prepare a step. Those with "bfloat16" use mixed precision: their weights are
+float32."""

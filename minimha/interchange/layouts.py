@@ -259,7 +259,7 @@ LAYOUTS = {
         GPT2, LLAMA, _MISTRAL, _QWEN2, _QWEN3, _SMOLLM3, _OLMO2, _GEMMA2, _GEMMA3,
     )
 }  # fmt: skip
-"""All layouts. A model of ours is written in the first that has all its settings."""
+"""All layouts. A model of ours is written in the first that supports all its settings."""
 
 UNSUPPORTED = {
     "num_local_experts": "a mixture of experts",

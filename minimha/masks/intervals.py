@@ -29,8 +29,9 @@ def around(seen: Array, s: int) -> tuple[Array, Array, bool]:
 
 
 def equal(query: Array, key: Array) -> tuple[Array, Array, bool]:
-    """From the first key (…, S) that is equal to a query (…, T) to the last, and whether all
-    between are equal. A query without an equal key has an empty interval."""
+    """For each query (…, T), the interval from the first to the last of the keys (…, S) that are
+    equal to it, and whether the keys between are equal to it, too. The interval is empty if there
+    is no such key."""
     xp, s = namespace(key), key.shape[-1]
     if 0 in key.shape or 0 in query.shape:
         none = xp.zeros(query.shape, dtype=xp.int64, device=key.device)
@@ -38,7 +39,7 @@ def equal(query: Array, key: Array) -> tuple[Array, Array, bool]:
     sequences, count = math.prod(key.shape[:-1]), math.prod(key.shape)
     both = xp.concat([xp.astype(x, xp.int64) for x in (key, query)], axis=-1)
     number = xp.reshape(xp.unique_inverse(both).inverse_indices, (sequences, -1))
-    # sequences have no number in common, so that one search finds the keys of all
+    # Each sequence gets its own numbers, so that one search finds the keys of all sequences.
     number = number + math.prod(both.shape) * xp.arange(sequences, device=key.device)[:, None]
     keys, queries = xp.reshape(number[:, :s], (-1,)), xp.reshape(number[:, s:], (-1,))
     order = xp.argsort(keys, stable=True)  # equal keys stay in the order of their positions

@@ -25,7 +25,7 @@ CONTEXT = 64
 STEPS = 1000
 LR = 5e-3
 MARGIN = 0.1
-"""How much lower than that of the bigram table a loss must be, in nats per character."""
+"""How far below the loss of the bigram table the model's must be, in nats per character."""
 
 
 def take(text: Path | None, *, seed: int, steps: int, library: str, picture: Path) -> int:

@@ -127,7 +127,7 @@ class Target:
     """
 
     MANY: ClassVar[int] = 4096
-    """Entries above which "auto" looks along random directions instead."""
+    """If an array has more entries than this, "auto" uses random directions instead of entries."""
 
     name: str
     x: np.ndarray

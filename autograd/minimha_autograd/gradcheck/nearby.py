@@ -55,13 +55,14 @@ PULLED = {
     ("float64", "float32"): Radii(1e-4, 1e-5, 5e-6, 1e-10, 1e-5, 1e-4),
     ("float32", "float32"): Radii(1e-2, 1e-3, 2e-3, 1e-3, 1e-3, 5e-2),
 }
-"""By the dtypes of the numeric side and of the gradient, for gradients by the pullback."""
+"""The radii for gradients by the pullback, by the dtypes of the numeric side and of the gradient
+under check."""
 
 MEASURED = {
     "float64": Radii(1e-3, 1e-4, 1e-6, 1e-5, 1e-5, 1e-5),
     "float32": Radii(3e-2, 1e-2, 2e-3, 5e-2, 5e-2, 5e-2),
 }
-"""The same for gradients by central differences."""
+"""The radii for gradients by central differences, by the dtype of the numeric side."""
 
 
 class Nearby:

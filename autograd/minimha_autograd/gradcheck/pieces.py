@@ -14,19 +14,19 @@ __tracebackhide__ = True
 
 RAYS = 40
 MANY = 200
-"""Entries above which those that depend on one another are not told apart."""
+"""If more entries than this may depend on one another, they all form one block."""
 
 LOOKS = 400
-"""Entries that are moved in front of and behind all others, to find their pieces."""
+"""How many entries are moved in front of all others and behind them, to find their pieces."""
 
 HIDDEN = 40
-"""Entries, of those that never varied, that take the place of one that did."""
+"""How many of the entries that never varied change places with one that did."""
 
 FEW = 8
-"""Entries that depend on one another up to which a search for pieces is trusted."""
+"""The size of a block up to which a search for its pieces is trusted."""
 
 BUDGET = 20_000
-"""Gradients that may be computed to decide about a kink."""
+"""How many gradients may be computed to judge a gradient at kinks."""
 
 
 @dataclass(frozen=True)

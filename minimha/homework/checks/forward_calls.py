@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 MOST = 2000
-"""A numeric gradient takes a call for each entry, and the checks have inputs with many more."""
+"""The most calls of the forward pass in a pullback. A numeric gradient needs a call for each entry
+of the inputs, and the checks have inputs with many more entries."""
 
 
 def limited(function: Callable[..., Any]) -> Callable[..., Any]:

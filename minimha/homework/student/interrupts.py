@@ -72,8 +72,8 @@ def _spent() -> Spent:
 
 
 def _alarm(start: Spent) -> Callable[[], None]:
-    """Look whether time is up, after SECONDS and then ten times a second, and interrupt the call.
-    Returns the function that ends this.
+    """Set an alarm that looks whether time is up, after SECONDS and then ten times a second, and
+    then interrupts the call. Returns a function that turns the alarm off.
 
     An alarm may come at any moment, even while `in_time` handles the interruption: to free a large
     list takes longer than the time between two alarms. So it looks at the stack, and raises only
@@ -128,8 +128,8 @@ def _interrupt_next_line(stack: Iterable[types.FrameType], late: str) -> None:
 
 
 def _hook(start: Spent) -> Callable[[], None]:
-    """Interrupt, once, at the first line of Python after time is up; a debugger replaces the hook.
-    Returns the function that ends this."""
+    """Set a trace hook that interrupts the call once, at the first line of Python after time is up;
+    a debugger replaces the hook. Returns a function that removes the hook."""
     earliest = start.clock + SECONDS
 
     def hook(*_: Any) -> Any:

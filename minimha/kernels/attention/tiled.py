@@ -27,7 +27,7 @@ from .layout import (
 FORWARD = 1536
 """Keys in a tile of the forward, a multiple of `GRAIN` in `cpu.attention_tiles`."""
 BACKWARD = 384
-"""Those of the backward, also a multiple."""
+"""Keys in a tile of the backward, also a multiple of `GRAIN`."""
 _IN_CACHE = 2560
 """Number of keys that stay in the cache until the next tile of the forward needs them. The backward
 copies operands for this many queries and keys at a time; in order, for fewer queries."""

@@ -22,7 +22,7 @@ _TEMPLATES = {
 NEEDED = (
     "matmul", "scores", "causal", "masked_softmax", "cross_entropy", "layer_norm", "adamw_step",
 )  # fmt: skip
-"""What the model consists of."""
+"""The tasks whose functions model.py and train.py call."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

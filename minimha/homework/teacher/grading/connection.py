@@ -84,7 +84,8 @@ class Connection:
     """
 
     LAUNCH, RUN = -2, -3
-    """The numbers of what runs the blocks of a kernel, and ranks, in the grader's process."""
+    """The numbers of two functions in the grader's process: the first runs the blocks of a kernel,
+    the second runs ranks."""
 
     def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], None]) -> None:
         self._read, self._write = read, write

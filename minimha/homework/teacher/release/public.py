@@ -8,7 +8,7 @@ import re
 from ...checks.solutions import stubbed
 
 ATTRIBUTES = ("mistake", "mistakes")
-"""What a task's mistakes are added by."""
+"""The attributes of a task through which its mistakes are added."""
 
 
 def public(text: str, *, hidden: bool = False) -> str:

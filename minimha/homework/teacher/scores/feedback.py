@@ -47,8 +47,8 @@ footer {{ margin-top: 3rem; font-size: 13px }}
 
 
 def write(report: dict[str, Any], folder: Path, replies: Mapping[str, str]) -> None:
-    """Write a page into a folder for each student: STUDENT.html or, where a name is given in
-    `replies`, that. Raises OSError if it cannot be written."""
+    """Write a page for each student into a folder. Its name is STUDENT.html, or the one given for
+    the student in `replies`. Raises OSError if it cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     taken = set[str]()
     for student in report["students"]:

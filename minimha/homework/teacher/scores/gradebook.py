@@ -93,7 +93,8 @@ class Gradebook:
         return "".join(f"{line}\n" for line in [*lines, *(f"  {x}" for x in [*scaled, *alone])])
 
     def _partners(self, students: Iterable[str]) -> dict[str, int]:
-        """The row of each student: the only one that has this name, unless others have it, too."""
+        """The row of each student whose name fits exactly one row, if no other student's name fits
+        that row."""
         found = {}
         for student in students:
             rows = [k for k, names in self.names.items() if _plain(student) in names]
