@@ -36,7 +36,8 @@ def check_values(name: str, arguments: dict[str, Any], values: Sequence[Any]) ->
 
 
 def check_gradient(gradient: Any, where: str, lines: str) -> None:
-    """Raise FloatingPointError if a gradient is NaN or infinite; `lines` called the operation."""
+    """Raise FloatingPointError if a gradient is NaN or infinite. `lines` are the lines of code that
+    called the operation."""
     what, place = _first_not_finite(gradient)
     if what:
         raise _anomaly(f"{what} {where}{place}", lines or "  (a line outside detect_anomaly)")

@@ -79,7 +79,7 @@ def _fused(s: Setting) -> list[Primitive]:
 
 
 def _role(form: str, role: str, s: Setting) -> list[Primitive]:
-    """Q, K or V in the forms that make each by itself."""
+    """The primitives of Q, K or V, in a form that computes each of them separately."""
     width, count, dim = s.sizes.roles()[role]
     t = s.T if role == "q" else s.S
     n = s.B * t

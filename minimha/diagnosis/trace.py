@@ -92,8 +92,8 @@ class Trace:
         self.known -= set(self.unused)
 
     def comparison(self, name: str) -> Comparison | None:
-        """The comparison that a wrong gradient failed, of its entries rather than directions; None
-        if it has the wrong shape."""
+        """The comparison that shows that a gradient is wrong: of entries, if there is time for it,
+        otherwise along directions. None if the gradient has the wrong shape."""
         target = self.targets[name]
         if target.gradient.shape != target.x.shape:
             return None

@@ -85,9 +85,10 @@ def small_shape(rule: Mask) -> tuple[int, ...]:
 
 
 def _panels(arrays: Sequence[Any], lead: int) -> tuple[list[str], list[np.ndarray]]:
-    """The names of the panels, and each array with one first axis over the panels.
+    """The names of the panels, and each array with a single axis, that of the panels, in place of
+    the axes before T and S.
 
-    Axes along which nothing differs, such as that of the heads, make no panels.
+    An axis along which nothing differs, often that of the heads, adds no panels.
     """
     arrays = [np.asarray(x)[(None,) * (lead + 2 - np.ndim(x))] for x in arrays]
     sizes = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))

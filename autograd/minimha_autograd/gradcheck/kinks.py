@@ -220,7 +220,7 @@ class Kinks:
         return np.flatnonzero(apart | ~np.isfinite(self._nearby.gradient))[:MANY]
 
     def _same_nearby(self) -> bool:
-        """Whether the gradient at a point nearby is about the one here: the common case."""
+        """Whether the gradient at a point nearby is close to the one here: the common case."""
         nearby = self._nearby.pull(self._nearby.point(self._nearby.ray(), self._nearby.pulled.near))
         close = 10 * self._nearby.pulled.checked * abs(self._nearby.gradient).max(initial=0.0)
         return nearby is None or not (abs(nearby - self._nearby.gradient) > close).any()

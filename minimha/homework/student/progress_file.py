@@ -48,8 +48,8 @@ def read(place: Path) -> dict[str, dict[str, Any]]:
 
 
 def add(place: Path, name: str, *, file: Path | None = None, **facts: Any) -> None:
-    """Record facts about a task; those about its file need the file. Prints a message if the record
-    cannot be written."""
+    """Record facts about a task; with a file, also its path and its hash. Prints a message if the
+    record cannot be written."""
     known, record = read(place), path(place)
     if file is not None:
         facts["file"] = os.path.relpath(file.resolve(), record.parent)

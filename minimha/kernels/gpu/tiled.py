@@ -253,7 +253,7 @@ class TileArguments(NamedTuple):
 
     @classmethod
     def of(cls, x: Arguments) -> TileArguments:
-        """From arguments that were checked, and for which `obstacle` returned None."""
+        """Make them from arguments that were checked, and for which `obstacle` returned None."""
         xp = namespace(x.query)
         shape = x.shape
         intervals, inside = _visible_keys(x)

@@ -96,8 +96,8 @@ def grade_submissions(options: Any) -> int:
 
 
 class Run(NamedTuple):
-    """The settings of a run: the names of the tasks, the file with the teacher's own, the seed, and
-    the limits."""
+    """The settings of a run: the names of the tasks, the file with the teacher's own tasks, the
+    seed, and the limits."""
 
     tasks: tuple[str, ...]
     own: Path | None

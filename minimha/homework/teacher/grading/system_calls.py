@@ -65,7 +65,8 @@ def _prctl(option: int, first: int, second: int | bytes) -> int:
 
 
 def _filter() -> Iterator[tuple[int, int, int, int]]:
-    """The instructions: code, how many to skip if true and if false, value."""
+    """The instructions of the filter. Each has a code, the numbers of instructions to skip if its
+    test is true and if it is false, and a value."""
     machine, always, for_others, with_commands = _REFUSED[os.uname().machine]
     load, equal, above, at_least = 0x20, 0x15, 0x25, 0x35
     allow, refuse = (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)

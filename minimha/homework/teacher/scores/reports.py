@@ -99,7 +99,7 @@ def remarks(student: dict[str, Any]) -> list[str]:
 
 
 def check_points(task: dict[str, Any]) -> list[tuple[float, float]]:
-    """The points for each check of a task, and how many there were to earn."""
+    """For each check of a task, the points earned and the points that could be earned."""
     total = sum(check["weight"] for check in task["checks"])
     shares = [task["out_of"] * check["weight"] / (total or 1) for check in task["checks"]]
     return [
