@@ -413,7 +413,8 @@ class Hook:
 
 
 def _one_tuple(numbers: tuple[Any, ...]) -> Any:
-    """The numbers of reshape(2, 3), and the tuple or the one number of reshape((2, 3))."""
+    """The argument of reshape((2, 3)) and the arguments of reshape(2, 3): both are (2, 3). A single
+    number is returned as it is."""
     if len(numbers) == 1:
         return numbers[0]
     return numbers

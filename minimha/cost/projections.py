@@ -69,7 +69,8 @@ def _weights(form: str, z: Sizes, bias: bool) -> list[int]:
 
 
 def _fused(s: Setting) -> list[Primitive]:
-    """Q, K and V, nodes of their own, from one product; their gradients merged and then joined."""
+    """The primitives of the fused form: one product, and a node each for Q, K and V, which are
+    parts of it. Backward, the gradients of the three are merged and then joined."""
     z, n = s.sizes, s.B * s.T
     roles = list(z.roles().values())
     columns = sum(count * dim for _, count, dim in roles)

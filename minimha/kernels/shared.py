@@ -37,8 +37,8 @@ def four_axes(x: Array) -> Array:
 
 
 def like_scores(x: Array, shape: tuple[int, ...]) -> Array:
-    """What broadcasts to (…, H, T, S) as (B, H, T, S). Shared axes have stride 0, and are copied
-    only if several axes become B."""
+    """x, which broadcasts to (…, H, T, S), as an array (B, H, T, S). Axes along which x is repeated
+    have stride 0, and x is copied only if several axes become B."""
     return four_axes(namespace(x).broadcast_to(x, shape))
 
 

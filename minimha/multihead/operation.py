@@ -101,7 +101,7 @@ def _check_columns(num_heads: int, groups: int, widths: list[int]) -> None:
 
 
 def _through(pull: Pullback, dy: Array | None) -> tuple[Array | None, ...]:
-    """The gradients of a projection's x, w and b: none if none reaches its result y."""
+    """The gradients of a projection's x, w and b; all None if its result y has no gradient."""
     if dy is None:
         return None, None, None
     return pull(dy)

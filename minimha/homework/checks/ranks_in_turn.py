@@ -98,7 +98,7 @@ class _World:
 
 
 class _Turn:
-    """The messages of a rank from the beginning of its turn."""
+    """What a rank sends and receives in one turn. Each turn begins again with its first message."""
 
     def __init__(self, rank: int, world: _World) -> None:
         self.rank, self._world, self._mail = rank, world, world.mail

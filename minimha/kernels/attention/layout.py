@@ -165,20 +165,21 @@ def _operand(dtype: Any, in_registers: bool) -> np.ndarray:
 
 
 def _like_heads(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """What broadcasts to (…, H) as (B, H); empty for None."""
+    """x, which broadcasts to (…, H), as an array (B, H); an empty array for None."""
     if x is None:
         return _empty((0, 0), dtype)
     return np.broadcast_to(x, shape).reshape(math.prod(shape[:-1]), -1).copy()
 
 
 def _like_queries(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """What broadcasts to (…, H, T) as (B, H, T), B and H being 1 if shared."""
+    """x, which broadcasts to (…, H, T), as an array (B, H, T). Its length is 1 along B or H if all
+    sequences or heads share their entries."""
     return _like_scores(x[..., None, :], (*shape[:-1], 1, shape[-1]), int)[:, :, 0]
 
 
 def _like_scores(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """What broadcasts to (…, H, T, S) as (B, H, T, S), B, H and T being 1 if shared; empty for
-    None."""
+    """x, which broadcasts to (…, H, T, S), as an array (B, H, T, S); an empty array for None. Its
+    length is 1 along B, H or T if all sequences, heads or queries share their entries."""
     if x is None:
         return _empty((0, 0, 0, 0), dtype)
     x = like_scores(x, shape)

@@ -185,7 +185,7 @@ def backward(
 def _sink_gradient(
     x: KernelArguments, out: np.ndarray, lse: np.ndarray, dout: np.ndarray, dlse: np.ndarray
 ) -> np.ndarray:
-    """(B, H)"""
+    """The gradient of the sink, (B, H)."""
     delta = np.sum(dout * out, axis=-1).reshape(lse.shape) - (dlse if dlse.size else 0)
     return -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1)
 

@@ -35,7 +35,8 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
 
 
 def _normalise(x: Array, weight: Array, bias: Array | None, eps: float) -> Any:
-    """RMS normalisation if bias is None: Numba compiles another variant for that."""
+    """The value and the pullback of `layer_norm` or, if bias is None, of `rms_norm`: Numba compiles
+    a variant of the kernels for each."""
     shape, x, weight = x.shape, as_rows(x), contiguous(weight)
     y, statistics = np.empty(shape, x.dtype), np.empty((2, len(x)), x.dtype)  # mean and 1/σ
     chunks = in_chunks(len(x), x.nbytes)

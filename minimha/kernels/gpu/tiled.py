@@ -449,13 +449,13 @@ def _intervals(start: Array, stop: Array, shape: tuple[int, ...]) -> Intervals:
 
 
 def _like_queries(x: Array, shape: tuple[int, ...]) -> Array:
-    """What broadcasts to (…, H, T) as (B, H, T)."""
+    """x, which broadcasts to (…, H, T), as an array (B, H, T)."""
     xp = namespace(x)
     x = xp.broadcast_to(xp.astype(x, xp.int32), shape[:-1])
     return xp.reshape(x, (*batch_and_heads(shape), shape[-2]))
 
 
 def _like_heads(x: Array, shape: tuple[int, ...]) -> Array:
-    """What broadcasts to (…, H) as (B, H)."""
+    """x, which broadcasts to (…, H), as an array (B, H)."""
     xp = namespace(x)
     return xp.reshape(xp.broadcast_to(x, shape[:-2]), batch_and_heads(shape))
