@@ -47,7 +47,8 @@ def silu(x: Array, times: Array | None = None) -> Any:
 
 
 def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> Any:
-    """y = x · g with g = 1 / (1 + e^(−u)), u = c1 x + c3 x³. Only x and `times` are saved.
+    """y = x · g with g = 1 / (1 + e^(−u)), u = c1 x + c3 x³. If `times` is given, it is one more
+    factor of y. Only x and `times` are saved. Without `times`,
 
         dx = dy · (g + x · dg),  dg = g · (1 − g) · du,  du = c1 + 3 c3 x²
 
