@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..multihead import QKNorm, positions
-from ..transformers.gpt import GPTSettings
+from ..transformers.settings import GPTSettings
 from .json_file import BOOLEAN, OBJECT, Kind, Reader, one_of, shown
 from .layouts import GPT2, HARMLESS, KINDS, POSITIVE, SIZE, UNSUPPORTED, Layout
 

@@ -14,39 +14,51 @@ from .. import masks
 from ..attention import Arguments, scaled_dot_product_attention
 from ..attention.arguments import check
 from ..functional.checks import probability
-from ..nn import Module
 from ..nn.module import parameter
-from ..projections import Form, Projections, project_out
+from ..projections import Projections, project_out
 from .cache import KeyValueCache
+from .forms import WithProjections
 from .positions import Rope, alibi
 from .qk_norm import QKNorm
 
 
-class MultiHeadAttention(Module):
+class MultiHeadAttention(WithProjections):
     """Attention in H heads, with the projections W^Q, W^K, W^V before it and W^O after it.
+
+        Q = split_heads(query w_q + b_q)          (…, T, M) -> (…, T, H·D) -> (…, H, T, D)
+        K = split_heads(key w_k + b_k)            (…, S, Mk) -> (…, S, G·D) -> (…, G, S, D)
+        V = split_heads(value w_v + b_v)          (…, S, Mv) -> (…, S, G·Dv) -> (…, G, S, Dv)
+        heads = softmax(Q Kᵀ/√D) V                (…, H, T, Dv)
+        out = merge_heads(heads) w_o + b_o        (…, H, T, Dv) -> (…, T, H·Dv) -> (…, T, M)
 
     d_model       M, the width of query and output, and of key and value unless kdim, vdim are given
     num_heads     H
+    bias          whether the projections add b_q, b_k, b_v, b_o; "qkv" leaves out b_o
+    dropout       the probability with which each weight is dropped in calls with an rng or a keep
+    rng           a generator or a seed. Initial matrices are normal with variance 1/rows, in the
+                  bilinear form w_qk the product of two such; biases start at 0
+    dtype         of the weights
+
+    Sizes with defaults:
+
     num_kv_heads  G, which divides H: heads of key and value, each shared by H/G query heads. By
                   default H; 1 is multi-query attention
     head_dim      D, by default M/H
     v_head_dim    Dv, by default D
     kdim, vdim    widths of key and value for cross-attention: Mk, by default M; Mv, by default Mk
-    form          how W^Q, W^K, W^V are stored, one of `projections.FORMS`
-    bias          whether the projections add b_q, b_k, b_v, b_o; "qkv" leaves out b_o
+
+    Variants of attention:
+
+    rope          `positions.Rope(…)`: Q and K are then rotated by their positions
+    alibi         whether scores decrease with distance, by `positions.alibi`: self-attention only
+    qk_norm       whether Q and K are normalised in each head by `rms_norm`, with learned weights;
+                  `QKNorm(…)` is for all heads together, or with another eps
     scale         of the scores, 1/√D unless given
     softcap       limits the scores to softcap · tanh(scores / softcap). The predictions of a `GPT`
                   can be limited in the same way, by its logit_softcap
     sink          whether the softmax of each head has one more logit, without a value, which is
                   learned and starts at 0
-    qk_norm       whether Q and K are normalised in each head by `rms_norm`, with learned weights;
-                  `QKNorm(…)` is for all heads together, or with another eps
-    rope          `positions.Rope(…)`: Q and K are then rotated by their positions
-    alibi         whether scores decrease with distance, by `positions.alibi`: self-attention only
-    dropout       the probability with which each weight is dropped in calls with an rng or a keep
-    rng           a generator or a seed. Initial matrices are normal with variance 1/rows, in the
-                  bilinear form w_qk the product of two such; biases start at 0
-    dtype         of the weights
+    form          how W^Q, W^K, W^V are stored, one of `projections.FORMS`
 
     `projections` holds the weights and biases of Q, K and V: in the stacked form w_q, w_k, w_v,
     b_q, b_k, b_v. They are also attributes of the layer, like w_o, b_o, sink, norm_q and norm_k.
@@ -88,11 +100,8 @@ class MultiHeadAttention(Module):
             raise ValueError(f"bias = {bias!r} must be True, False or 'qkv'")
         rng = backend.generator(rng)
 
-        # Extension points, because ranks that share a layer exchange messages in these two places.
-        self.attend = ExtensionPoint(scaled_dot_product_attention)
-        self.project_out = ExtensionPoint(project_out)
-
-        self.projections: Form = Projections(
+        # W^Q, W^K and W^V of all heads, side by side: in the stacked form w_q is (M, H·D).
+        self.projections = Projections(
             d_model, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
             v_head_dim=v_head_dim, kdim=kdim, vdim=vdim, form=form, bias=bool(bias), rng=rng,
             dtype=dtype,
@@ -102,18 +111,6 @@ class MultiHeadAttention(Module):
         sizes = self.projections.sizes
         self.d_model = sizes.d_model
         self.num_heads = sizes.num_heads
-        self.softcap = backend.setting(softcap)
-        self.rope = rope
-        self.alibi = alibi
-        self.dropout = dropout
-
-        # q · k is a sum of D products, whose standard deviation grows as √D.
-        self.scale = backend.setting(scale)
-        if scale is None:
-            self.scale = 1 / math.sqrt(sizes.head_dim)
-
-        def vector(length: int, value: float) -> Tensor:
-            return parameter(backend.full((length,), value, dtype=dtype))
 
         # W^O has a row for each column of the heads side by side. With the variance 1/rows, its
         # output is about as large as they are.
@@ -125,43 +122,29 @@ class MultiHeadAttention(Module):
         # A bias of "qkv", as in Qwen2, leaves this one out.
         self.b_o = None
         if bias is True:
-            self.b_o = vector(sizes.d_model, 0)  # (M,)
+            self.b_o = constant(sizes.d_model, 0, dtype)  # (M,)
 
+        # q · k is a sum of D products, whose standard deviation grows as √D.
+        self.scale = backend.setting(scale)
+        if scale is None:
+            self.scale = 1 / math.sqrt(sizes.head_dim)
+
+        # The variants, and their parameters.
+        self.dropout = dropout
+        self.rope = rope
+        self.alibi = alibi
+        self.softcap = backend.setting(softcap)
         self.sink = None
         if sink:
-            self.sink = vector(sizes.num_heads, 0)  # (H,)
-
-        if qk_norm is True:
-            qk_norm = QKNorm()
-        self.qk_norm = qk_norm or None
-        self.norm_q = None
-        self.norm_k = None
-        if self.qk_norm is not None:
-            # At first the norms multiply by 1, whether this is the weight or 1 + weight.
-            first = 0 if self.qk_norm.plus_one else 1
-            width_q = self.qk_norm.width(sizes.num_heads, sizes.head_dim)
-            width_k = self.qk_norm.width(sizes.num_kv_heads, sizes.head_dim)
-            self.norm_q = vector(width_q, first)  # (D,), or (H·D,) for all heads together
-            self.norm_k = vector(width_k, first)  # (D,), or (G·D,)
+            self.sink = constant(sizes.num_heads, 0, dtype)  # (H,)
+        self._add_qk_norm(qk_norm, dtype)
 
         if form == "bilinear":
             self._check_bilinear()
 
-    def __getattr__(self, name: str) -> Any:
-        """What the projections hold is also an attribute of the layer, such as mha.w_q."""
-        # Python asks here for what the layer itself lacks, which may be the projections, before
-        # they are made or while the layer is copied.
-        if name == "projections":
-            raise AttributeError(name)
-        return getattr(self.projections, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """What the projections hold is set there: mha.w_q = w replaces the matrix in use."""
-        projections = vars(self).get("projections")
-        if projections is not None and name in vars(projections):
-            object.__setattr__(projections, name, value)
-        else:
-            object.__setattr__(self, name, value)
+        # Ranks that share a layer replace these two functions by others, which exchange messages.
+        self.attend = ExtensionPoint(scaled_dot_product_attention)
+        self.project_out = ExtensionPoint(project_out)
 
     def __call__(
         self,
@@ -196,21 +179,20 @@ class MultiHeadAttention(Module):
         Raises ValueError for an input of the wrong width, TypeError for one that is not an array of
         floating-point numbers.
         """
-        if cache is not None and key is not None:
-            raise ValueError("a cache is for self-attention: pass only the query")
-        past = positions_in(cache)
-        if self.alibi and key is not None and key is not query:
-            raise ValueError("alibi is for self-attention: key positions are those of the queries")
+        past = self._check_cache(cache, query, key)
+
         # Self-attention reads all three from one sequence.
         if key is None:
             key = query
         if value is None:
             value = key
-        check_input("query", query, "M", self.sizes.d_model)
-        check_input("key", key, "Mk", self.sizes.kdim)
-        check_input("value", value, "Mv", self.sizes.vdim)
+        self._check_widths(query, key, value)
 
-        # q (…, H, T, D), k (…, G, S, D), v (…, G, S, Dv); in the bilinear form Mk in place of D
+        # One matmul makes the queries of all heads, because w_q (M, H·D) holds the matrices of the
+        # heads side by side. split_heads, called inside, cuts its columns into blocks of D:
+        #     query @ w_q (…, T, H·D)  ->  reshaped (…, T, H, D)  ->  axes swapped (…, H, T, D)
+        # From here on, H is an axis like that of the batch: each head attends by itself.
+        #     q (…, H, T, D), k (…, G, S, D), v (…, G, S, Dv); in the bilinear form Mk in place of D
         q, k, v = self.projections.project(query, key, value)
 
         # The norm comes first. After the rotation, its weights would change the angles, since the
@@ -236,13 +218,21 @@ class MultiHeadAttention(Module):
         dropout = self.dropout
         if rng is None and keep is None:
             dropout = 0.0  # evaluation: nothing says which weights to drop
-        heads = self.attend.function(
-            q, k, v, mask, bias=bias, scale=self.scale, softcap=self.softcap, sink=self.sink,
-            dropout=dropout, rng=rng, keep=keep, return_weights=return_weights,
-            implementation=implementation,
-        )  # fmt: skip
+
+        # softmax(q kᵀ · scale) v in each head, over the keys that the mask lets a query see. Unless
+        # ranks share this layer, attend is scaled_dot_product_attention.
+        options: dict[str, Any] = {
+            "bias": bias, "softcap": self.softcap, "sink": self.sink, "dropout": dropout,
+            "rng": rng, "keep": keep, "return_weights": return_weights,
+            "implementation": implementation,
+        }  # fmt: skip
+        heads = self.attend.function(q, k, v, mask, scale=self.scale, **options)
         if return_weights:
             heads, weights = heads  # (…, H, T, Dv), (…, H, T, S)
+
+        # merge_heads, called inside, puts the heads of each position side by side again:
+        #     heads (…, H, T, Dv)  ->  axes swapped (…, T, H, Dv)  ->  reshaped (…, T, H·Dv)
+        # Then W^O mixes them: each head has its own Dv rows of w_o (H·Dv, M).
         out = self.project_out.function(heads, self.w_o, self.b_o)  # (…, T, M)
 
         # Stored last, so that a call that raised an error can be repeated.
@@ -251,6 +241,18 @@ class MultiHeadAttention(Module):
         if return_weights:
             return out, weights
         return out
+
+    def convert(self, form: str, *, head_dim: int | None = None) -> Self:
+        """A copy with its projections in another form: see `projections.Form.convert`.
+
+        Also raises ValueError for the bilinear form if the layer has rope or qk_norm, which act
+        between W^Q and W^K, or a nonzero b_k together with a softcap or a sink.
+        """
+        if form == "bilinear":
+            self._check_bilinear()
+        new = copy.deepcopy(self)
+        new.projections = self.projections.convert(form, head_dim=head_dim)
+        return new
 
     def _with_alibi(
         self, bias: Any, q: Any, k: Any, v: Any, past: int, cache: KeyValueCache | None
@@ -270,47 +272,44 @@ class MultiHeadAttention(Module):
         check(Arguments(array_of(q), array_of(k), array_of(v), array_of(bias)))
         return ops.add(bias, by_distance)
 
-    def convert(self, form: str, *, head_dim: int | None = None) -> Self:
-        """A copy with its projections in another form: see `projections.Form.convert`.
+    def _add_qk_norm(self, qk_norm: bool | QKNorm, dtype: str) -> None:
+        """Set qk_norm and its weights for Q and K, all None without it."""
+        if qk_norm is True:
+            qk_norm = QKNorm()
+        self.qk_norm = qk_norm or None
+        self.norm_q = None
+        self.norm_k = None
+        if self.qk_norm is not None:
+            sizes = self.projections.sizes
+            width_q = self.qk_norm.width(sizes.num_heads, sizes.head_dim)
+            width_k = self.qk_norm.width(sizes.num_kv_heads, sizes.head_dim)
 
-        Also raises ValueError for the bilinear form if the layer has rope or qk_norm, which act
-        between W^Q and W^K, or a nonzero b_k together with a softcap or a sink.
-        """
-        if form == "bilinear":
-            self._check_bilinear()
-        new = copy.deepcopy(self)
-        new.projections = self.projections.convert(form, head_dim=head_dim)
-        return new
+            # At first the norms multiply by 1, whether this is the weight or 1 + weight.
+            first = 0 if self.qk_norm.plus_one else 1
+            self.norm_q = constant(width_q, first, dtype)  # (D,), or (H·D,) for all heads together
+            self.norm_k = constant(width_k, first, dtype)  # (D,), or (G·D,)
 
-    def _check_bilinear(self) -> None:
-        """Raise ValueError for settings that the bilinear form cannot represent."""
-        # These two act on Q and K themselves, which the bilinear form does not make.
-        between = ""
-        if self.norm_q is not None:
-            between = "qk_norm"
-        if self.rope is not None:
-            between = "rope"
-        if between:
-            raise ValueError(
-                f"the bilinear form stores the product W^Q W^Kᵀ, but {between} is applied between "
-                "the two: keep another form, or do without it"
-            )
+    def _check_cache(self, cache: KeyValueCache | None, query: Any, key: Any) -> int:
+        """The number of positions in the cache. Raises ValueError for what only self-attention
+        can do, if there is a key."""
+        if cache is not None and key is not None:
+            raise ValueError("a cache is for self-attention: pass only the query")
+        past = positions_in(cache)
+        if self.alibi and key is not None and key is not query:
+            raise ValueError("alibi is for self-attention: key positions are those of the queries")
+        return past
 
-        # b_k adds q · b_k to all scores of a query. That leaves the weights as they are, except
-        # after a softcap or beside a sink.
-        changed = ""
-        if self.sink is not None:
-            changed = "sink"
-        if self.softcap is not None:
-            changed = "softcap"
-        if changed and self.form != "bilinear":
-            b_k = self.projections.mapped(lambda p: p.data).to_stacked().b_k
-            if b_k is not None and backend.to_numpy(b_k).any():
-                raise ValueError(
-                    "the bilinear form leaves out b_k, which adds the same number to all scores of "
-                    f"a query: that does not change softmax, but it changes a {changed}. Set b_k "
-                    "to zero, or keep another form"
-                )
+    def _check_widths(self, query: Any, key: Any, value: Any) -> None:
+        """Raise unless query, key and value are (…, T, M), (…, S, Mk) and (…, S, Mv)."""
+        sizes = self.projections.sizes
+        check_input("query", query, "M", sizes.d_model)
+        check_input("key", key, "Mk", sizes.kdim)
+        check_input("value", value, "Mv", sizes.vdim)
+
+
+def constant(length: int, value: float, dtype: str) -> Tensor:
+    """A vector of equal numbers to start the training from."""
+    return parameter(backend.full((length,), value, dtype=dtype))
 
 
 def check_input(name: str, x: Any, letter: str, width: int) -> None:

@@ -13,8 +13,8 @@ from minimha_autograd.backend import Array, Rng
 
 from ..functional.checks import at_least_0, integer
 from ..multihead import KeyValueCache
+from .arguments import arguments_of
 from .gpt import GPT
-from .settings import arguments_of
 
 
 class Reader:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
 from typing import Any
 
 from minimha_autograd import backend, ops
@@ -12,86 +11,53 @@ from minimha_autograd.backend import Array, namespace
 
 from .. import masks
 from ..functional import linear
-from ..functional.checks import integer
 from ..multihead import KeyValueCache
 from ..nn import Dropout, Embedding, Linear, Module
-from .block import Block, CommonSettings, norm_layer, widen_vectors
-from .settings import arguments_of
-
-
-@dataclass(kw_only=True)
-class GPTSettings(CommonSettings):
-    """The settings of a `GPT`, which explains them."""
-
-    vocabulary: int = field(kw_only=False)
-    context: int
-    d_model: int  # M, given by name here
-    num_heads: int  # H, likewise
-    num_layers: int
-    layers: Sequence[Mapping[str, Any]] | None = None
-    tie: bool = False
-    scale_embeddings: bool = False
-    logit_softcap: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.num_layers = integer(self.num_layers, "num_layers", least=0)
-        if self.layers is not None and len(self.layers) != self.num_layers:
-            raise ValueError(
-                f"layers has {len(self.layers)} entries, but num_layers is {self.num_layers}"
-            )
-
-    def of_each_block(self) -> list[dict[str, Any]]:
-        """The settings of every block: the common ones, in which its entry of layers replaces
-        some."""
-        names = [setting.name for setting in fields(CommonSettings)]
-        common = {name: getattr(self, name) for name in names}
-        if self.layers is None:
-            return [common] * self.num_layers
-        return [{**common, **own} for own in self.layers]
+from .arguments import arguments_of
+from .block import Block, new_norm, widen_vectors
+from .settings import GPTSettings
 
 
 class GPT(Module):
     """A causal transformer over a vocabulary: token t sees the tokens up to t and predicts t + 1.
 
-    vocabulary   number of different tokens
-    context      the longest sequence, in tokens
-    d_model      M, the width, a multiple of num_heads unless head_dim is given
-    num_heads    H
-    num_layers   number of blocks
-    tie          whether the table of embeddings is also the last linear map: its gradient is then
-                 the sum over both uses
-    rope         `positions.Rope(…)`: rotary positions in every block, in place of learned ones
-    dropout      of the embeddings and in the blocks, in calls with an rng
-    layers       settings of single blocks in place of the common ones: a dictionary for each, such
-                 as {"window": 512} or {"rope": None}; by default all blocks are alike
-    scale_embeddings
-                 whether the embeddings are multiplied by √M
-    logit_softcap
-                 limits the logits to logit_softcap · tanh(logits / logit_softcap). This is the
-                 formula with which softcap limits the scores inside attention; a Gemma 2 has both
-    rng          a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
-    dtype        of the weights. "bfloat16" is for the matrices alone: biases, the weights of norms
-                 and activations are then float32
+        x = table[tokens] + positions[0 … T − 1]          (B, T, M)
+        x = block(x)                                      for each block, under a causal mask
+        logits = head(norm(x))                            (B, T, vocabulary)
 
-    The other arguments are those of `Block`. With tie=True the defaults make a GPT-2; a Llama has
-    norm="rms", activation="swiglu", bias=False and rope. `settings` holds all arguments but rng:
-    GPT(**model.settings) has the same shapes. Initial matrices are those of nanoGPT: normal with
-    standard deviation 0.02, and 0.02/√(2 · num_layers) for the maps whose output is added to the
-    residual stream.
+    vocabulary  number of different tokens
+    context     the longest sequence, in tokens
+    d_model     M, the width, a multiple of num_heads unless head_dim is given
+    num_heads   H
+    num_layers  number of blocks
+    tie         whether the table of embeddings is also the last linear map: its gradient is then
+                the sum over both uses
+    rope        `positions.Rope(…)`: rotary positions in every block, in place of learned ones
+    dropout     of the embeddings and in the blocks, in calls with an rng
+    rng         a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
+    dtype       of the weights. "bfloat16" is for the matrices alone: biases, the weights of norms
+                and activations are then float32
+
+    The other arguments are the fields of `GPTSettings` in settings.py, which explains each. With
+    tie=True the defaults make a GPT-2; a Llama has norm="rms", activation="swiglu", bias=False and
+    rope. `settings` holds all arguments but rng: GPT(**model.settings) has the same shapes.
     Source: Radford et al., GPT-2 (2019); Touvron et al., Llama (2023).
     """
 
+    # The decorator turns the fields of GPTSettings into the arguments: GPT(65, context=8, …) makes
+    # the settings and passes them here.
     @arguments_of(GPTSettings)
     def __init__(self, settings: GPTSettings) -> None:
         self.settings = dict(vars(settings))
         del self.settings["rng"]  # used up: GPT(**model.settings) draws new weights
 
         vocabulary = settings.vocabulary
+        context = settings.context
         d_model = settings.d_model
         dtype = settings.dtype
         rng = settings.rng
-        self.context = settings.context
+
+        self.context = context
         self.logit_softcap = settings.logit_softcap
         self.embedding_scale = None
         if settings.scale_embeddings:
@@ -101,28 +67,17 @@ class GPT(Module):
         self.tokens = Embedding(vocabulary, d_model, rng=rng, dtype=dtype)  # (vocabulary, M)
         self.positions = None
         if not settings.rope:
-            context = settings.context
             self.positions = Embedding(context, d_model, rng=rng, dtype=dtype)  # (context, M)
         self.dropout = Dropout(settings.dropout)
         self.blocks = [Block(**of_block) for of_block in settings.of_each_block()]
 
         # The output of the last block is a sum that is not yet normalised.
-        self.norm = norm_layer(
-            settings.norm, d_model, bias=settings.bias, eps=settings.norm_eps, dtype=dtype
-        )
+        self.norm = new_norm(settings)
         self.head = None
         if not settings.tie:
             self.head = Linear(d_model, vocabulary, bias=False, rng=rng, dtype=dtype)
 
-        for name, p in self.named_parameters():
-            if p.ndim == 2:
-                std = 0.02
-                if name.endswith(("attention.w_o", "mlp.narrow.weight")):
-                    # The residual stream adds up two outputs of each block. Their sum does not
-                    # grow with the number of blocks if each of them shrinks with its root.
-                    std /= math.sqrt(2 * settings.num_layers)
-                p.data = backend.normal(rng, p.shape, std=std, dtype=dtype)
-
+        self._draw_matrices(rng)
         if dtype == "bfloat16":
             widen_vectors(self)
 
@@ -147,10 +102,74 @@ class GPT(Module):
         Raises ValueError for more tokens than the context, TypeError for tokens that are not
         integers.
         """
-        backend.require(backend.is_integral, tokens, "tokens")
         past = 0
         if caches:
             past = len(caches[0])
+        self._check(tokens, past)
+
+        x = self.tokens(tokens)  # (B, T, M)
+        if self.embedding_scale is not None:
+            x = x * self.embedding_scale
+
+        # Without rope, positions are rows of a table, added to the tokens.
+        if self.positions is not None:
+            rows = positions
+            if rows is None:
+                rows = _following(past, tokens)  # (T,)
+            x = x + self.positions(rows)  # (B, T, M) + (T, M)
+        x = self.dropout(x, rng)
+
+        # The causal mask is all that hides the next token from a position that predicts it.
+        all_weights = []
+        of_blocks = caches or [None] * len(self.blocks)
+        for k, block in enumerate(self.blocks):
+            x = block(
+                x,
+                masks.causal(),
+                positions=positions,
+                cache=of_blocks[k],
+                rng=rng,
+                return_weights=return_weights,
+            )
+            if return_weights:
+                x, weights = x  # (B, T, M), (B, H, T, S)
+                all_weights.append(weights)
+        x = self.norm(x)  # (B, T, M)
+        logits = self._logits(x)  # (B, T, vocabulary)
+        if self.logit_softcap is not None:
+            logits = _limited(logits, self.logit_softcap)
+
+        if return_weights:
+            return logits, all_weights
+        return logits
+
+    def _logits(self, x: Any) -> Any:
+        """The last linear map, of x (B, T, M): the logits (B, T, vocabulary)."""
+        if self.head is not None:
+            return self.head(x)
+
+        # Tied: the logit of a token is the product of x with the embedding of this token.
+        return linear(x, self.tokens.table.mT)
+
+    def new_caches(self, reserve: int = 64) -> list[KeyValueCache]:
+        """An empty cache for each block, with its window and sinks, and with this reserve."""
+        return [KeyValueCache(b.window, sinks=b.sinks, reserve=reserve) for b in self.blocks]
+
+    def _draw_matrices(self, rng: backend.Generator) -> None:
+        """Draw all matrices as nanoGPT does: normal with standard deviation 0.02, and 0.02/√(2L)
+        for the maps whose output is added to the residual stream, with L blocks."""
+        for name, p in self.named_parameters():
+            if p.ndim == 2:
+                std = 0.02
+                if name.endswith(("attention.w_o", "mlp.narrow.weight")):
+                    # The residual stream adds up two outputs of each block. Their sum does not
+                    # grow with the number of blocks if each of them shrinks with its root.
+                    std /= math.sqrt(2 * len(self.blocks))
+                p.data = backend.normal(rng, p.shape, std=std, dtype=self.settings["dtype"])
+
+    def _check(self, tokens: Array, past: int) -> None:
+        """Raise unless tokens are integers (B, T) for which the context has room."""
+        backend.require(backend.is_integral, tokens, "tokens")
         room = self.context - past
         if tokens.ndim != 2 or tokens.shape[1] > room:
             after = ""
@@ -161,49 +180,14 @@ class GPT(Module):
                 f"{room}, the context"
             )
 
-        x = self.tokens(tokens)  # (B, T, M)
-        if self.embedding_scale is not None:
-            x = x * self.embedding_scale
 
-        # Without rope, positions are rows of a table, added to the tokens.
-        if self.positions is not None:
-            rows = positions
-            if rows is None:
-                xp = namespace(tokens)
-                end = past + tokens.shape[1]
-                rows = xp.arange(past, end, device=tokens.device)  # (T,)
-            x = x + self.positions(rows)  # (B, T, M) + (T, M)
-        x = self.dropout(x, rng)
+def _following(past: int, tokens: Array) -> Array:
+    """The positions (T,) of tokens (B, T) that follow `past` others."""
+    xp = namespace(tokens)
+    return xp.arange(past, past + tokens.shape[1], device=tokens.device)
 
-        # The causal mask is all that hides the next token from a position that predicts it.
-        all_weights = []
-        for k, block in enumerate(self.blocks):
-            cache = None
-            if caches:
-                cache = caches[k]
-            x = block(
-                x,
-                masks.causal(),
-                positions=positions,
-                cache=cache,
-                rng=rng,
-                return_weights=return_weights,
-            )
-            if return_weights:
-                x, weights = x  # (B, T, M), (B, H, T, S)
-                all_weights.append(weights)
-        x = self.norm(x)  # (B, T, M)
 
-        # The last linear map is (M, vocabulary). If it is tied, the logit of a token is the product
-        # of x with the embedding of this token.
-        logits = linear(x, self.tokens.table.mT) if self.head is None else self.head(x)
-        if self.logit_softcap is not None:
-            # tanh has the slope 1 at 0 and stays between −1 and 1: only large logits change.
-            logits = self.logit_softcap * ops.tanh(logits / self.logit_softcap)
-        if return_weights:
-            return logits, all_weights
-        return logits  # (B, T, vocabulary)
-
-    def new_caches(self, reserve: int = 64) -> list[KeyValueCache]:
-        """An empty cache for each block, with its window and sinks, and with this reserve."""
-        return [KeyValueCache(b.window, sinks=b.sinks, reserve=reserve) for b in self.blocks]
+def _limited(logits: Any, softcap: float) -> Any:
+    """The logits, moved between −softcap and softcap."""
+    # tanh has the slope 1 at 0 and stays between −1 and 1: only large logits change.
+    return softcap * ops.tanh(logits / softcap)

@@ -1,83 +1,155 @@
-"""Settings that several functions or classes share, each written down once: as a field of a
-dataclass.
+"""The settings of blocks and of models, each with its meaning and its default.
 
-@dataclass(kw_only=True)
-class Sampling:
-    temperature: float = 1.0
-
-@arguments_of(Sampling)
-def generate(model, sampling): …            generate(model, temperature=0.5)
+`arguments_of` makes them arguments of `Block` and `GPT`.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-# Types of the arguments that a function has for itself.
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-Result = TypeVar("Result")
-Settings_co = TypeVar("Settings_co", covariant=True)
-Fields = ParamSpec("Fields")
+from minimha_autograd import backend
+from minimha_autograd.backend import Rng
+
+from ..functional.checks import integer
+from ..multihead import QKNorm, positions
 
 
-class _Decorator(Protocol[Settings_co, Fields]):
-    """What `arguments_of` returns, for functions with one, three or four arguments of their own:
-    editors and type checkers learn from it which arguments the decorated function has."""
+@dataclass(kw_only=True)
+class CommonSettings:
+    """The settings that a GPT has in common with each of its blocks.
 
-    @overload
-    def __call__(
-        self, function: Callable[[A, Settings_co], Result]
-    ) -> Callable[Concatenate[A, Fields], Result]: ...
+    d_model       M, the width, a multiple of num_heads unless head_dim is given
+    num_heads     H
 
-    @overload
-    def __call__(
-        self, function: Callable[[A, B, C, Settings_co], Result]
-    ) -> Callable[Concatenate[A, B, C, Fields], Result]: ...
+    hidden        width of the perceptron, 4 M by default
+    activation    of the perceptron, one of those of `MLP`
+    norm          "layer", "rms", or "rms plus one" as in Gemma
+    bias          whether the linear maps and the layer norms have biases
+    dropout       of the attention weights and of what is added to the residual stream, in calls
+                  with an rng; in a `GPT`, also of the embeddings
+    rng           a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
+    dtype         of the weights
 
-    @overload
-    def __call__(
-        self, function: Callable[[A, B, C, D, Settings_co], Result]
-    ) -> Callable[Concatenate[A, B, C, D, Fields], Result]: ...
+    num_kv_heads, head_dim, scale, softcap, qk_norm and rope are those of `MultiHeadAttention`, for
+    self-attention. The others are rarely needed:
 
+    attention_bias  the bias of `MultiHeadAttention`, by default the same as bias
+    window          how many tokens each one sees at most: itself and those before it; None for all
+    sinks           with a window, how many of the first tokens all later ones also see
+    norm_eps        eps of the norms, by default that of `LayerNorm` or `RMSNorm`
+    norm_of         what pre-norm normalises: the "input" of each part, x + attention(norm(x)); its
+                    "output", as in OLMo 2, x + norm(attention(x)); or "both", as in Gemma 2
 
-def arguments_of(settings: Callable[Fields, Settings_co]) -> _Decorator[Settings_co, Fields]:
-    """A decorator for a function whose last argument is an object of a dataclass. Callers pass the
-    fields of the dataclass by name instead, and the function receives the object made of them.
-
-    The signature that `help` shows has the fields with their defaults, required ones first.
+    Source: norms of outputs: Walsh et al., "2 OLMo 2 Furious" (2025); Gemma Team, "Gemma 2" (2024).
     """
 
-    made: Callable[..., Any] = settings
+    d_model: int  # M
+    num_heads: int  # H
 
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        # Of the function's arguments, all but the object; then the arguments that make the object.
-        *own, _ = inspect.signature(function).parameters.values()
-        fields = inspect.signature(settings).parameters.values()
-        signature = inspect.Signature(sorted([*own, *fields], key=_place))
+    # self-attention
+    num_kv_heads: int | None = None  # G
+    head_dim: int | None = None  # D
+    scale: float | None = None
+    softcap: float | None = None
+    qk_norm: bool | QKNorm = False
+    rope: positions.Rope | None = None
+    window: int | None = None
+    sinks: int = 0
+    attention_bias: bool | str | None = None
 
-        @functools.wraps(function)
-        def called(*args: Any, **keywords: Any) -> Any:
-            # As in a call of Python's, none may be missing, unknown or given twice.
-            try:
-                given = signature.bind(*args, **keywords).arguments
-            except TypeError as error:
-                raise TypeError(f"{function.__qualname__}() {error}") from None
-            first = [given.pop(parameter.name) for parameter in own]
-            return function(*first, made(**given))
+    # the perceptron
+    hidden: int | None = None
+    activation: str = "gelu"
 
-        called.__signature__ = signature  # type: ignore[attr-defined]
-        return called
+    # norms
+    norm: str = "layer"
+    norm_eps: float | None = None
+    norm_of: str = "input"
 
-    return decorated
+    # all parts
+    bias: bool = True
+    dropout: float = 0.0
+    rng: Rng = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        # NumPy's numbers become Python's, which files can hold.
+        vars(self).update(backend.setting(vars(self)))
+
+        # One generator draws the weights of all parts, one after another.
+        self.rng = backend.generator(self.rng)
 
 
-def _place(parameter: inspect.Parameter) -> tuple[int, bool]:
-    """The sort key of a parameter in a signature: positional ones come first, then those passed by
-    name, required ones before those with a default."""
-    return parameter.kind, parameter.default is not parameter.empty
+@dataclass(kw_only=True)
+class BlockSettings(CommonSettings):
+    """The settings of a `Block`: the common ones, and which kind of block it is.
+
+    norm_first  pre-norm, x = x + attention(norm(x)), as in GPT-2; False is the paper's post-norm,
+                x = norm(x + attention(x))
+    cross       whether the block also attends to a memory, as in a decoder
+    """
+
+    # Block(64, 4): these two may be given without their names.
+    d_model: int = field(kw_only=False)
+    num_heads: int = field(kw_only=False)
+
+    norm_first: bool = True
+    cross: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = self.norm_of in ("input", "output", "both")
+        if not known or not (self.norm_first or self.norm_of == "input"):
+            raise ValueError(
+                f"norm_of = {self.norm_of!r} must be 'input', and with norm_first 'output' or "
+                "'both'"
+            )
+
+
+@dataclass(kw_only=True)
+class GPTSettings(CommonSettings):
+    """The settings of a `GPT`: those of all its blocks, and its own.
+
+    vocabulary  number of different tokens
+    context     the longest sequence, in tokens
+    num_layers  number of blocks
+    tie         whether the table of embeddings is also the last linear map: its gradient is then
+                the sum over both uses
+    layers      settings of single blocks in place of the common ones: a dictionary for each, such
+                as {"window": 512} or {"rope": None}; by default all blocks are alike
+
+    Two that Gemma 2 needs:
+
+    scale_embeddings  whether the embeddings are multiplied by √M
+    logit_softcap     limits the logits to logit_softcap · tanh(logits / logit_softcap). This is the
+                      formula with which softcap limits the scores inside attention
+    """
+
+    # GPT(65, context=8, …): the only one that may be given without its name.
+    vocabulary: int = field(kw_only=False)
+
+    context: int
+    num_layers: int
+    layers: Sequence[Mapping[str, Any]] | None = None
+    tie: bool = False
+    scale_embeddings: bool = False
+    logit_softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.num_layers = integer(self.num_layers, "num_layers", least=0)
+        if self.layers is not None and len(self.layers) != self.num_layers:
+            raise ValueError(
+                f"layers has {len(self.layers)} entries, but num_layers is {self.num_layers}"
+            )
+
+    def of_each_block(self) -> list[dict[str, Any]]:
+        """The settings of every block: the common ones, in which its entry of layers replaces
+        some."""
+        names = [setting.name for setting in fields(CommonSettings)]
+        common = {name: getattr(self, name) for name in names}
+        if self.layers is None:
+            return [common] * self.num_layers
+        return [{**common, **own} for own in self.layers]

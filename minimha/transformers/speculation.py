@@ -11,9 +11,9 @@ from minimha_autograd import array_of, backend
 from minimha_autograd.backend import Array
 
 from ..functional.checks import integer
+from .arguments import arguments_of
 from .generation import Reader, Sampling, checked_tokens, sample
 from .gpt import GPT
-from .settings import arguments_of
 
 
 class Speculation(NamedTuple):

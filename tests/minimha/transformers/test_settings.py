@@ -8,9 +8,8 @@ import pytest
 
 import minimha as mh
 from minimha.transformers import stream
-from minimha.transformers.block import BlockSettings
 from minimha.transformers.generation import Generation
-from minimha.transformers.gpt import GPTSettings
+from minimha.transformers.settings import BlockSettings, GPTSettings
 from minimha.transformers.speculation import Drafting
 
 SIZES = {"context": 6, "d_model": 8, "num_heads": 2, "num_layers": 2}
