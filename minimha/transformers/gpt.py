@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minimha_autograd import backend, ops
-from minimha_autograd.backend import Array, namespace
+from minimha_autograd.backend import Array, Rng, namespace
 
 from .. import masks
 from ..functional import linear
@@ -119,9 +119,10 @@ class GPT(Module):
             x = x + self.positions(rows)  # (B, T, M) + (T, M)
         x = self.dropout(x, rng)
 
-        # The causal mask is all that hides the next token from a position that predicts it.
         all_weights = []
-        of_blocks = caches or [None] * len(self.blocks)
+        of_blocks: Sequence[KeyValueCache | None] = caches or [None] * len(self.blocks)
+
+        # The causal mask is all that hides the next token from a position that predicts it.
         for k, block in enumerate(self.blocks):
             x = block(
                 x,
@@ -155,7 +156,7 @@ class GPT(Module):
         """An empty cache for each block, with its window and sinks, and with this reserve."""
         return [KeyValueCache(b.window, sinks=b.sinks, reserve=reserve) for b in self.blocks]
 
-    def _draw_matrices(self, rng: backend.Generator) -> None:
+    def _draw_matrices(self, rng: Rng) -> None:
         """Draw all matrices as nanoGPT does: normal with standard deviation 0.02, and 0.02/√(2L)
         for the maps whose output is added to the residual stream, with L blocks."""
         for name, p in self.named_parameters():
