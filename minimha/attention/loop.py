@@ -18,7 +18,8 @@ from .reference import attention
 
 @register("attention", "loop")
 def attention_loop(
-    x: Arguments, wanted: Wanted
+    x: Arguments,
+    wanted: Wanted,
 ) -> tuple[tuple[Array, Array, Array | None], Pullback]:
     """`attention`, head by head, with the same arguments, values and pullback.
 
@@ -56,6 +57,11 @@ def attention_loop(
     lses = []  # (T,) each, or None
     pulls = []
     for n in range(math.prod(lead)):
+        mask = None
+        if visible[n] is not None:
+            mask = dense(visible[n])
+
+        # The same call with this head's part of each array.
         of_head = x._replace(
             query=heads.query[n],
             key=heads.key[n],
@@ -64,7 +70,7 @@ def attention_loop(
             sink=heads.sink[n],
             scale=heads.scale[n],
             softcap=heads.softcap[n],
-            mask=None if visible[n] is None else dense(visible[n]),
+            mask=mask,
             keep=keep[n],
         )
         (out, weights, lse), pull = attention(of_head, wanted)
@@ -77,7 +83,11 @@ def attention_loop(
     key_shape = key.shape
     value_shape = value.shape
 
-    def pullback(dout: Array | None, dweights: Array | None, dlse: Array | None) -> Gradients:
+    def pullback(
+        dout: Array | None,
+        dweights: Array | None,
+        dlse: Array | None,
+    ) -> Gradients:
         douts = split(dout, t, dv)
         all_dweights = split(dweights, t, s)
         dlses = split(dlse, t)
@@ -86,7 +96,12 @@ def attention_loop(
             of_heads.append(pull(douts[n], all_dweights[n], dlses[n]))
 
         # From a tuple for each head to a tuple of arrays with an axis of heads again.
-        joined = Gradients(*(_joined(parts, lead) for parts in zip(*of_heads, strict=True)))
+        arrays = []
+        for parts in zip(*of_heads, strict=True):
+            arrays.append(_joined(parts, lead))
+        joined = Gradients(*arrays)
+
+        # Several query heads have read the same key head.
         return joined._replace(
             key=_per_group(joined.key, key_shape),
             value=_per_group(joined.value, value_shape),
@@ -98,7 +113,11 @@ def attention_loop(
     return (out, weights, lse), pullback
 
 
-def _heads(x: Any, lead: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:
+def _heads(
+    x: Any,
+    lead: tuple[int, ...],
+    shape: tuple[int, ...],
+) -> list[Any]:
     """A list with one entry for each head. If x is an array that broadcasts to (*lead, *shape), its
     parts of this shape; if x is a number or None, x itself each time."""
     count = math.prod(lead)

@@ -54,10 +54,16 @@ def merged(*arrays: Array) -> tuple[tuple[Array, Array], Pullback]:
     # The softmax of the lses: its first axis has an entry for each part, as a row has for each key.
     all_weights, _ = masked_softmax(lses, axis=0)
     weights = [all_weights[p, ...] for p in range(count)]  # (…, T) each
-    out = sum(w[..., None] * y for w, y in zip(weights, outs, strict=True))  # (…, T, Dv)
+
+    # The sum adds one product at a time, so only one of them is in memory beside it.
+    pairs = zip(weights, outs, strict=True)
+    out = sum(w[..., None] * y for w, y in pairs)  # (…, T, Dv)
     lse = ops.logsumexp(lses, axis=0)  # (…, T)
 
-    def pullback(dout: Array | None, dlse: Array | None) -> tuple[Array, ...]:
+    def pullback(
+        dout: Array | None,
+        dlse: Array | None,
+    ) -> tuple[Array, ...]:
         if dout is None:
             dout = xp.zeros_like(out)
         if dlse is None:
@@ -66,8 +72,10 @@ def merged(*arrays: Array) -> tuple[tuple[Array, Array], Pullback]:
         dlses = []
         for w, y in zip(weights, outs, strict=True):
             douts.append(w[..., None] * dout)  # (…, T, Dv)
+
+            # The lse of a part decides its weight in out, and is part of the lse of all.
             through_out = xp.sum(dout * (y - out), axis=-1)  # (…, T)
-            dlses.append(w * (through_out + dlse))
+            dlses.append(w * (through_out + dlse))  # (…, T)
         return *douts, *dlses
 
     return (out, lse), pullback

@@ -161,6 +161,7 @@ class Optimiser:
         if wrong:
             raise ValueError("the state does not fit the optimiser: " + "; ".join(wrong))
 
+        # Everything fits, so nothing below can fail halfway.
         for k, p in enumerate(self.parameters):
             state = self._states[p]
             for name, old in state.items():
@@ -384,15 +385,22 @@ class Adam(Optimiser):
             eps = settings["eps"] * correction
             numbers = (beta1, beta2), decay, rate, eps
 
+            given = []  # (p, g, m, v) each
+            for k in members:
+                state = states[k]
+                given.append((ps[k], gs[k], state["m"], state["v"]))
+
             # A kernel reads and writes each array once. On the host, small models use none.
-            given = [(ps[k], gs[k], states[k]["m"], states[k]["v"]) for k in members]
             if kind is HostArray:
                 fast = kernel("adamw", self._size)
             else:
                 fast = device_kernel("adamw", ps[members[0]])
-            moved = fast(given, *numbers) if fast else None
+            moved = None
+            if fast:
+                moved = fast(given, *numbers)
             if moved is None:  # no kernel, or it declined
                 moved = [_adamw(*arrays, *numbers) for arrays in given]
+
             for k, (new, m, v) in zip(members, moved, strict=True):
                 news[k] = new
                 states[k]["m"] = m
@@ -415,9 +423,9 @@ def _adamw(
     m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²,  p ← decay · p − rate · m / (√v + eps)
     """
     beta1, beta2 = betas
-    m = (1 - beta1) * g + beta1 * m
-    v = (1 - beta2) * (g * g) + beta2 * v
-    size = namespace(v).sqrt(v) + eps
+    m = (1 - beta1) * g + beta1 * m  # the mean of recent gradients
+    v = (1 - beta2) * (g * g) + beta2 * v  # the mean of their squares
+    size = namespace(v).sqrt(v) + eps  # a typical gradient, entry by entry
     step = rate * (m / size)
     return decay * p - step, m, v
 

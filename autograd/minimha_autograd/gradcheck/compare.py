@@ -76,17 +76,20 @@ def compared(
                gradient that lies below it altogether is a structural zero
     own_noise  of the gradient under check
     """
+    # Where differences found no number, there is nothing to compare with.
     noise = np.broadcast_to(noise, numeric.shape)
     known = np.isfinite(noise)
     notes = []
     if not known.all():
-        notes.append(f"{int((~known).sum())} of {known.size} entries {UNREACHED}")
+        unknown = int((~known).sum())
+        notes.append(f"{unknown} of {known.size} entries {UNREACHED}")
     if not known.any():
         note = "; ".join(["no entries", *notes])
         return Comparison(method, analytic, numeric, 0.0, 0.0, (), note)
 
     # From here on, only the entries that are known, in one row.
-    size = abs(numeric[known])
+    size = abs(numeric[known])  # (n,) for n known entries, as are those below
+    deviation = abs(analytic[known] - numeric[known])
     floor = (noise + own_noise)[known]
     largest_size = float(size.max())
     limit = relative * largest_size + floor
@@ -100,15 +103,27 @@ def compared(
         notes.insert(0, ZERO if zero else LOST)
 
     # The worst entry exceeds its own limit by most. A NaN is worse than any number.
-    deviation = abs(analytic[known] - numeric[known])
     excess = np.where(np.isnan(deviation), np.inf, deviation - limit)
-    k = int(np.argmax(excess))
-    error = float(deviation[k] / unit)
-    allowed = float(limit[k] / unit)
+    worst = int(np.argmax(excess))
+    error = float(deviation[worst] / unit)
+    allowed = float(limit[worst] / unit)
+
+    # A reader should know when so much is allowed that mistakes could pass.
     if not only_noise and allowed > max(1e-3, 3 * relative):
         notes.insert(0, f"noise leaves {allowed:.0e} open")
-    at = tuple(map(int, np.argwhere(known)[k]))  # among all entries
-    return Comparison(method, analytic, numeric, error, allowed, at, "; ".join(notes))
+
+    # Its place among all entries, known or not.
+    place = np.argwhere(known)[worst]
+    at = tuple(map(int, place))
+    return Comparison(
+        method,
+        analytic,
+        numeric,
+        error,
+        allowed,
+        at,
+        note="; ".join(notes),
+    )
 
 
 @dataclass(frozen=True)
@@ -139,7 +154,11 @@ class Target:
     confirmed: bool = False
     at_kinks: Callable[[np.ndarray | None], Verdict | None] | None = None
 
-    def compare(self, method: str = "auto", entrywise: bool | None = None) -> Iterator[Comparison]:
+    def compare(
+        self,
+        method: str = "auto",
+        entrywise: bool | None = None,
+    ) -> Iterator[Comparison]:
         """Yield one comparison for each method, most precise first.
 
         entrywise  for "auto", whether there is time for each entry
@@ -166,15 +185,19 @@ class Target:
             elif method == "complex step":
                 raise ValueError(f"{self.name}: {note}")
 
+        # Without a complex step, "auto" falls back on the most precise differences.
         if method in NODES and method != "central":
             yield self._by_differences(method, "")
         elif note:
             yield self._by_differences("richardson", note)
+
+        # Central differences have the simplest formula: what they say is easy to check by hand.
         yield self._by_differences("central", note)
 
     def numeric(self) -> np.ndarray:
         """The gradient by the most precise method that the function allows, entry by entry; at a
-        kink, what fits there."""
+        kink, where a derivative does not exist, the right gradient nearest to the one under check.
+        """
         numeric, _, _ = self._complex_step
         if numeric is None:
             numeric, _ = self._differences("richardson")
@@ -186,10 +209,17 @@ class Target:
     def line(self, v: np.ndarray) -> Target:
         """This target along a direction v: L as a function of t, a place on the line x + t · v."""
         # A step along v then moves each entry by about the smallest scale of an entry.
-        scale = np.asarray(self.entry_scales.min(initial=1.0) / max(1.0, largest(self.x)))
-        loss = along(self.loss, self.x, v)
-        start = np.zeros((), self.x.dtype)
-        return replace(self, x=start, loss=loss, scales=scale, at_kinks=None)
+        smallest = self.entry_scales.min(initial=1.0)
+        scale = np.asarray(smallest / max(1.0, largest(self.x)))  # ()
+
+        # The verdict on kinks is about single entries, and says nothing about a line.
+        return replace(
+            self,
+            x=np.zeros((), self.x.dtype),
+            loss=along(self.loss, self.x, v),
+            scales=scale,
+            at_kinks=None,
+        )
 
     @property
     def kinks(self) -> Verdict | None:
@@ -210,10 +240,12 @@ class Target:
 
     def allowed_for(self, noise: float) -> float:
         """The error allowed if the gradient changes by `noise` when all is rounded differently."""
-        eps = float(np.finfo(self.gradient.dtype).eps)
-        size = self.rounding / float(np.finfo(self.x.dtype).eps)  # about that of L's terms
+        # L is rounded by eps times the size of its terms, about.
+        eps_of_x = float(np.finfo(self.x.dtype).eps)
+        size = self.rounding / eps_of_x
 
-        # The measured noise may be small by chance.
+        # The measured noise may be small by chance, so add what such terms lead to expect.
+        eps = float(np.finfo(self.gradient.dtype).eps)
         expected = 4 * eps * size / max(1.0, largest(self.x))
         return 30 * noise + expected
 
@@ -231,14 +263,17 @@ class Target:
 
     @cached_property
     def _complex_step(self) -> tuple[np.ndarray | None, float, str]:
-        """The gradient by the complex step, its noise, and, where there is none, why.
+        """The gradient by the complex step, its noise, and a note: why there is no such gradient,
+        if there is none.
 
         It counts only where differences confirm it, in each entry and, more sharply, along a random
         direction: it is silently wrong where a function drops imaginary parts.
         """
         rng = np.random.default_rng(0)
-        h = 1e-20 * self.entry_scales
-        moved = perturbed([self.x], rng)[0]
+        h = 1e-20 * self.entry_scales  # x's shape
+
+        # The second time with another step and other rounding, to see how much that changes.
+        (moved,) = perturbed([self.x], rng)
         try:
             sharp = complex_step(self.loss, self.x, h)
             again = complex_step(self.loss, moved, h / 2)
@@ -247,34 +282,54 @@ class Target:
 
         # The complex step itself is off by the rounding of L, and by what a change of x in the last
         # places does.
+        from_rounding = self.rounding / max(1.0, largest(self.x))
         change = float(abs(again - sharp).max(initial=0.0))
-        noise = self.rounding / max(1.0, largest(self.x)) + 30 * change
+        noise = from_rounding + 30 * change
         if self.confirmed or self._confirms(sharp, noise, rng):
             return sharp, noise, ""
         return None, 0.0, "no complex step: not analytic"
 
-    def _confirms(self, sharp: np.ndarray, noise: float, rng: np.random.Generator) -> bool:
+    def _confirms(
+        self,
+        sharp: np.ndarray,
+        noise: float,
+        rng: np.random.Generator,
+    ) -> bool:
         """Whether differences confirm the complex step."""
         # In each entry.
+        dtype = self.x.dtype.name
         central, doubt = self._differences("central")
-        bound = BOUNDS["central"][self.x.dtype.name]
-        in_entries = compared("central", sharp, central, bound, 3 * doubt + noise).passed
+        entrywise = compared(
+            "central",
+            analytic=sharp,
+            numeric=central,
+            relative=BOUNDS["central"][dtype],
+            noise=3 * doubt + noise,
+        )
 
         # Along a random direction, where even the most precise differences take little time.
-        v = self._direction(rng)
-        slope, doubt = self.line(v)._differences("richardson")
-        error = abs(slope - np.sum(sharp * v))
-        allowed = BOUNDS["richardson"][self.x.dtype.name] * np.sum(abs(sharp * v))
+        v = self._direction(rng)  # x's shape
+        slope, doubt = self.line(v)._differences("richardson")  # () both
+        terms = sharp * v
+        error = abs(slope - np.sum(terms))
+
+        # In the worst case the errors of all entries add up.
+        allowed = BOUNDS["richardson"][dtype] * np.sum(abs(terms))
         allowed += 3 * doubt + noise * np.sum(abs(v))
-        return bool(in_entries and not error > allowed)
+        return bool(entrywise.passed and not error > allowed)
 
     def _differences(self, method: str) -> tuple[np.ndarray, np.ndarray]:
         """Numeric gradient and doubt, computed once for each method."""
         computed = self.__dict__.setdefault("_computed", {})  # the dataclass is frozen
         if method not in computed:
-            settled = 0.1 * BOUNDS[method][self.x.dtype.name]
+            bound = BOUNDS[method][self.x.dtype.name]
             computed[method] = differences(
-                self.loss, self.x, self.entry_scales, method, self.rounding, settled
+                self.loss,
+                self.x,
+                self.entry_scales,
+                method,
+                self.rounding,
+                relative=0.1 * bound,  # a tenth of the error that the comparison allows
             )
         return computed[method]
 
@@ -284,11 +339,20 @@ class Target:
         return self._compared(method, numeric, bound, 3 * doubt).noting(note)
 
     def _compared(
-        self, method: str, numeric: np.ndarray, bound: float, noise: np.ndarray | float
+        self,
+        method: str,
+        numeric: np.ndarray,
+        bound: float,
+        noise: np.ndarray | float,
     ) -> Comparison:
-        """The gradient against a numeric one and, where L has a kink, against what fits there."""
+        """The gradient against a numeric one and, where L has a kink, against the right gradient
+        that is nearest to it."""
 
-        def against(fitting: np.ndarray, noise: np.ndarray | float, own: float) -> Comparison:
+        def against(
+            fitting: np.ndarray,
+            noise: np.ndarray | float,
+            own: float,
+        ) -> Comparison:
             return compared(method, self.gradient, fitting, bound, noise, own)
 
         kinks = self.kinks
@@ -298,10 +362,13 @@ class Target:
         # Entries that differ may lie at a kink that has not been found yet.
         if not comparison.passed:
             limit = bound * largest(numeric) + noise + own
-            suspects = ~(abs(self.gradient - numeric) <= limit)
+            close = abs(self.gradient - numeric) <= limit  # x's shape
+            suspects = ~close  # a NaN is one, too
+
+            # A target that stands alone has only its own slopes.
             if self.at_kinks is None:
-                smoothed, note = self._between_slopes(numeric, limit, suspects)
-                return against(smoothed, noise, own).noting(note)
+                fitting, note = self._between_slopes(numeric, limit, suspects)
+                return against(fitting, noise, own).noting(note)
             kinks = self.at_kinks(suspects)
         if kinks is None or not kinks.at.any():
             return comparison
@@ -310,7 +377,9 @@ class Target:
         fitting = np.where(kinks.at, kinks.fitting, numeric)
         noise = np.where(kinks.at, kinks.tolerance, noise)
         found = against(fitting, noise, kinks.noise)
-        if found.passed and found.note.startswith(ZERO):  # zero is not the only right one
+
+        # Zero is one right gradient among others here, so "structural zero" would be misleading.
+        if found.passed and found.note.startswith(ZERO):
             found = found._replace(note="")
         return found.noting(kinks.note)
 
@@ -321,16 +390,23 @@ class Target:
         return kinks.noise
 
     def _between_slopes(
-        self, numeric: np.ndarray, limit: np.ndarray | float, suspects: np.ndarray
+        self,
+        numeric: np.ndarray,
+        limit: np.ndarray | float,
+        suspects: np.ndarray,
     ) -> tuple[np.ndarray, str]:
-        """The numeric gradient, replaced by the one under check at each entry where L has a kink
-        and the latter lies between the slopes from the left and from the right; and a note. This
-        is for a target that stands alone: an intermediate, or a place on a line."""
+        """The numeric gradient, and a note on kinks. Where L has a kink and the gradient under
+        check lies between the slopes from the left and from the right, it is right: such an entry
+        is copied into the numeric gradient.
+
+        For a target that stands alone: an intermediate, or a place on a line.
+        """
         fitting = np.array(numeric)
-        count = 0
+        count = 0  # of the entries that were copied
         limit = np.broadcast_to(limit, fitting.shape)
         for k in map(tuple, np.argwhere(suspects)):
-            left, right = slopes(self.loss, self.x, k, self.rounding)  # NaN without a kink
+            # Comparisons with NaN are false: without a kink nothing is copied.
+            left, right = slopes(self.loss, self.x, k, self.rounding)
             lowest = min(left, right) - limit[k]
             highest = max(left, right) + limit[k]
             if lowest <= self.gradient[k] <= highest:
@@ -346,10 +422,18 @@ class Target:
         kinks = self.kinks
         if kinks is None or not kinks.at.any():
             return None
+
+        # The other entries count as equal: 0 beside 0.
         yours = np.where(kinks.at, self.gradient, 0)
         fitting = np.where(kinks.at, kinks.fitting, 0)
-        bound = BOUNDS["central"][self.x.dtype.name]
-        found = compared("nearby", yours, fitting, bound, kinks.tolerance, kinks.noise)
+        found = compared(
+            "nearby",
+            yours,
+            fitting,
+            relative=BOUNDS["central"][self.x.dtype.name],
+            noise=kinks.tolerance,
+            own_noise=kinks.noise,
+        )
         return found.noting(kinks.note, "another cotangent")
 
     def _adjoint(self, why: str) -> Comparison:
@@ -357,16 +441,21 @@ class Target:
         kink do not move; the worst of them is one more comparison."""
         rng = np.random.default_rng(0)
         kinks = self.kinks
+        own = self._own_noise(kinks)
+
+        # L has no derivative along a direction that moves an entry at a kink.
         still = np.zeros(self.x.shape, bool)
         if kinks is not None:
             still = kinks.at
-        own = self._own_noise(kinks)
 
         bound = 0.0
         found = []  # for each direction: yours, numeric, noise
         for _ in range(DIRECTIONS):
-            v = self._direction(rng)
-            v = np.where(still, np.zeros((), self.x.dtype), v)  # of x's shape and dtype
+            drawn = self._direction(rng)
+            zero = np.zeros((), self.x.dtype)
+            v = np.where(still, zero, drawn)  # x's shape and dtype
+
+            # Along a line L has one slope: the most precise method is affordable.
             line = self.line(v)
             doubt: np.ndarray | float
             method = "complex step"
@@ -374,13 +463,17 @@ class Target:
             if slope is None:
                 method = "richardson"
                 slope, doubt = line._differences(method)
+
+            # If one direction needs the coarser method, its bound holds for all.
             bound = max(bound, self._bound(method))
 
             # Errors of n entries with random signs add up to about √n of them.
-            noise = 3 * float(doubt) + own * np.sqrt(v.size) * largest(v)
+            own_noise = own * np.sqrt(v.size) * largest(v)
+            noise = 3 * float(doubt) + own_noise
             yours = np.sum(self.gradient * v, dtype=np.float64)  # ⟨dx, v⟩
             found.append((yours, float(slope), noise))
 
+        # The worst of the entries at kinks.
         note = ""
         if kinks is not None and still.any():
             note = kinks.note
@@ -388,11 +481,12 @@ class Target:
             k = np.unravel_index(np.argmax(off), off.shape)
             found.append((self.gradient[k], kinks.fitting[k], kinks.tolerance[k]))
 
-        yours, numeric, noises = np.array(found).T
+        yours, numeric, noises = np.array(found).T  # (DIRECTIONS,) each, one more with kinks
         comparison = compared("adjoint", yours, numeric, bound, noises)
         return comparison.noting(note, why, f"{DIRECTIONS} random directions")
 
     def _direction(self, rng: np.random.Generator) -> np.ndarray:
         """A random direction, with entries about as large as those of x."""
-        v = rng.standard_normal(self.x.shape) * max(1.0, largest(self.x))
+        drawn = rng.standard_normal(self.x.shape)
+        v = drawn * max(1.0, largest(self.x))
         return v.astype(self.x.dtype)

@@ -38,9 +38,12 @@ def weights(method: str) -> list[float]:
     squares = [s * s for s in NODES[method]]
     found = []
     for k, s in enumerate(squares):
+        # The polynomial that is 1 at this node and 0 at the others has a factor (t − z) / (t − s)
+        # for each other node t. At z = 0 that is t / (t − s).
         others = squares[:k] + squares[k + 1 :]
-        factors = [t / (t - s) for t in others]  # Lagrange's, at 0
-        found.append(float(np.prod(factors)))
+        factors = [t / (t - s) for t in others]
+        weight = np.prod(factors)
+        found.append(float(weight))
     return found
 
 
@@ -68,20 +71,32 @@ def differences(
     """
     nodes = NODES[method]
     factors = weights(method)
-    pairs = list(zip(factors, nodes, strict=True))
+    pairs = list(zip(factors, nodes, strict=True))  # (wₛ, s)
 
     # The series leaves an error of the order of h²ⁿ for n nodes, and rounding one of eps / h. They
     # are equal for h = eps^(1 / (2n + 1)). The first step is ten times larger.
+    eps = float(np.finfo(x.dtype).eps)
     order = 2 * len(nodes)
-    first = 10 * float(np.finfo(x.dtype).eps) ** (1 / (order + 1))
+    balanced = eps ** (1 / (order + 1))
+    first = 10 * balanced
     unit = max(1.0, largest(x))
-    noise = rounding * sum(abs(w) / s for w, s in pairs)  # an estimate's rounding error, times h
 
-    def estimate(h: np.ndarray, where: np.ndarray) -> np.ndarray:
-        terms = [w * _central(loss, x, s * h, where) for w, s in pairs]
+    # Both values in a central difference are off by the rounding, and their difference is divided
+    # by 2 s h. So an estimate with step h has a rounding error of up to noise / h.
+    noise = rounding * sum(abs(w) / s for w, s in pairs)
+
+    def estimate(
+        h: np.ndarray,
+        where: np.ndarray,
+    ) -> np.ndarray:
+        terms = []
+        for w, s in pairs:
+            slope = _central(loss, x, s * h, where)  # x's shape
+            terms.append(w * slope)
         return np.asarray(sum(terms))
 
-    best = np.full(x.shape, np.nan)  # of the estimates so far
+    # Both in x's shape. Before the first estimate nothing is known, and the doubt is infinite.
+    best = np.full(x.shape, np.nan)
     doubt = np.full(x.shape, np.inf)
 
     def unsettled() -> np.ndarray:
@@ -91,29 +106,41 @@ def differences(
         sharp = doubt <= 0.1 * abs(best)  # beside the entry itself
         return ~(small & sharp)
 
-    for scale in (np.full(x.shape, unit), own):
-        # On its own scale an entry that is not much smaller gets about the same steps again.
-        hopeless = (scale is own) & (scale > 1e-3 * unit)
+    common = np.full(x.shape, unit)
+    for scale in (common, own):
+        # Entries that no smaller step can improve. On its own scale, an entry that is not much
+        # smaller than the largest would get about the same steps again.
+        finished = np.zeros(x.shape, bool)
+        if scale is own:
+            finished = own > 1e-3 * unit
+
         h = first * scale
-        before = estimate(h, unsettled() & ~hopeless)
+        before = estimate(h, unsettled() & ~finished)
         for _ in range(12):
             h = h / 10
-            where = unsettled() & ~hopeless
+            where = unsettled() & ~finished
             if not where.any():
                 break
             now = estimate(h, where)
-            change = abs(now - before) + noise / h
-            new = np.where(np.isfinite(now), change, np.inf)  # the doubt of this estimate
 
-            # Across a pole estimates are far too small, and so are doubts, but not in proportion.
-            sure = (new <= 1e-3 * abs(now)) & (doubt > 0.1 * abs(best))
-            better = where & ((new < doubt) | sure)
+            # The doubt of this estimate.
+            from_rounding = noise / h
+            change = abs(now - before) + from_rounding
+            new = np.where(np.isfinite(now), change, np.inf)
+
+            # A step across a pole gives an estimate that is far too small, and so is its doubt. It
+            # gives way to a later estimate whose doubt is larger, but small beside the estimate.
+            sure = new <= 1e-3 * abs(now)
+            unsure_so_far = doubt > 0.1 * abs(best)
+            better = where & ((new < doubt) | (sure & unsure_so_far))
             best = np.where(better, now, best)
             doubt = np.where(better, new, doubt)
 
             # Smaller steps round more. Where rounding alone exceeds the doubt, no later estimate is
             # better, except for one that is far larger than its rounding.
-            hopeless |= (noise / h > doubt) & ~(abs(now) > 10 * noise / h)
+            too_small = from_rounding > doubt
+            clear = abs(now) > 10 * noise / h
+            finished |= too_small & ~clear
             before = now
     return best, doubt
 
@@ -136,12 +163,14 @@ def _central(
     result = np.full(x.shape, np.nan)
     for k in map(tuple, np.argwhere(where)):
         up = x.copy()
-        down = x.copy()
         up[k] += h[k]
+
+        down = x.copy()
         down[k] -= h[k]
         rise = _at(loss, up) - _at(loss, down)
 
-        # The step as it was rounded, unless it vanished or became infinite.
+        # x + h is rounded, so the points are not exactly 2h apart. Divide by their real distance,
+        # unless it vanished or became infinite.
         step = float(up[k]) - float(down[k])
         if not np.isfinite(step) or step == 0:
             step = 2 * h[k]
@@ -149,7 +178,11 @@ def _central(
     return result
 
 
-def complex_step(loss: Loss, x: np.ndarray, h: np.ndarray) -> np.ndarray:
+def complex_step(
+    loss: Loss,
+    x: np.ndarray,
+    h: np.ndarray,
+) -> np.ndarray:
     """Im L(x + i h eₖ) / h, with h about 1e-20 times the scale of an entry.
 
     Nothing is subtracted, so nothing cancels: the error is that of L itself. It needs an analytic
@@ -162,11 +195,18 @@ def complex_step(loss: Loss, x: np.ndarray, h: np.ndarray) -> np.ndarray:
     for k in np.ndindex(x.shape):
         z = x.astype(dtype)
         z[k] += 1j * h[k]
-        result[k] = loss(z).imag / h[k]  # L(x + ih) = L(x) + ih L′(x) − …, so h may be tiny
+
+        # L(x + ih) = L(x) + ih L′(x) − …: the next imaginary term has h³, so h may be tiny.
+        rise = loss(z).imag
+        result[k] = rise / h[k]
     return result
 
 
-def along(loss: Loss, x: np.ndarray, direction: np.ndarray) -> Loss:
+def along(
+    loss: Loss,
+    x: np.ndarray,
+    direction: np.ndarray,
+) -> Loss:
     """L on the line through x in a direction: t -> L(x + t · direction), t without axes."""
     return lambda t: loss(x + t * direction)
 
@@ -188,21 +228,21 @@ def slopes(
     if x.dtype == np.float64:
         powers = (3, 4, 5)
 
-    lefts = []
-    rights = []
+    gaps = []  # one for each step
     for power in powers:
         h = scale * 10.0**-power
-        lefts.append(_one_sided(loss, x, k, -h, level))
-        rights.append(_one_sided(loss, x, k, h, level))
-    gaps = [right - left for left, right in zip(lefts, rights, strict=True)]
+        left = _one_sided(loss, x, k, -h, level)
+        right = _one_sided(loss, x, k, h, level)
+        gaps.append(right - left)
 
-    # The smallest step decides, and the others have to show the same gap.
-    noises = [4 * rounding / (scale * 10.0**-power) for power in powers]
+    # The last and smallest step decides, and the others have to show the same gap. It is the
+    # difference of two slopes, each from two values of L: four roundings.
     gap = gaps[-1]
-    noise = noises[-1]
-    same = all(abs(other - gap) <= 0.1 * abs(gap) + noise for other in gaps)
+    noise = 4 * rounding / h
+    tolerance = 0.1 * abs(gap) + noise
+    same = all(abs(other - gap) <= tolerance for other in gaps)
     if same and abs(gap) > 10 * noise:
-        return lefts[-1], rights[-1]
+        return left, right
     return np.nan, np.nan
 
 
@@ -231,26 +271,38 @@ def scales(x: np.ndarray) -> np.ndarray:
     size = np.where(np.isfinite(x), abs(x), 0)
     largest_size = size.max(initial=0.0) or 1.0
     size = np.where(size == 0, largest_size, size)
+
+    # Steps are small shares of a scale, and must not underflow to 0.
     smallest = float(np.finfo(x.dtype).tiny) ** (1 / 3)
     return np.clip(size, smallest, 1.0)
 
 
 def perturbed(
-    arrays: Sequence[np.ndarray], rng: np.random.Generator, roundings: float = 2
+    arrays: Sequence[np.ndarray],
+    rng: np.random.Generator,
+    roundings: float = 2,
 ) -> list[np.ndarray]:
-    """Arrays with each entry changed by two units in the last place, as by different rounding, or
-    by another number of them.
+    """Arrays whose entries are larger or smaller by some units in the last place, at random, as if
+    they had been rounded differently.
+
+    roundings  the number of these units
 
     Entries of equal size stay equal, so that arrays at a kink stay there.
     """
-    sizes = np.concatenate([abs(x).ravel() for x in arrays])
-    _, number = np.unique(sizes, return_inverse=True)  # of each entry's size among the sizes
+    # All entries of all arrays in one row. Entries of equal size get equal numbers.
+    flat = [abs(x).ravel() for x in arrays]
+    sizes = np.concatenate(flat)
+    _, numbers = np.unique(sizes, return_inverse=True)
 
-    # One random sign for each size.
-    signs = rng.choice([-1.0, 1.0], size=sizes.size)[number]
+    # One random sign for each number.
+    drawn = rng.choice([-1.0, 1.0], size=sizes.size)
+    signs = drawn[numbers]
+
+    # Back to the signs of each array.
     ends = np.cumsum([x.size for x in arrays])
+    parts = np.split(signs, ends[:-1])
     moved = []
-    for x, sign in zip(arrays, np.split(signs, ends[:-1]), strict=True):
+    for x, sign in zip(arrays, parts, strict=True):
         eps = np.finfo(x.dtype).eps
         factor = 1 + roundings * eps * sign.reshape(x.shape)
         moved.append(np.asarray(x * factor, dtype=x.dtype))
