@@ -105,7 +105,17 @@ def operation(
     requirement and the arguments. The pullback raises TypeError unless it returns one gradient for
     each argument.
     """
-    options = Options(requirement, converts, settings, describes, narrow, native, selecting)
+    options = Options(
+        requirement=requirement,
+        converts=converts,
+        settings=settings,
+        describes=describes,
+        narrow=narrow,
+        native=native,
+        selecting=selecting,
+    )
+
+    # With arguments, @operation(…) is called before it has the function: it returns a decorator.
     if function is None:
         return functools.partial(_lifted, options=options)
     return _lifted(function, options)
@@ -125,8 +135,11 @@ class Options(NamedTuple):
 
 def _lifted(function: Callable[..., tuple[Any, Pullback]], options: Options) -> Any:
     signature = Signature(function, options)
-    lifted: Any = functools.wraps(function)(_for_tensors(signature))
-    lifted.with_pullback = functools.wraps(function)(_for_arrays(signature))
+
+    # Both get the name and the docstring of the function.
+    named = functools.wraps(function)
+    lifted: Any = named(_for_tensors(signature))
+    lifted.with_pullback = named(_for_arrays(signature))
     lifted.function = function
     lifted.wanted = signature.wanted
     lifted.__signature__ = signature.shown
@@ -176,14 +189,26 @@ def _for_tensors(signature: Signature) -> Callable[..., Any]:
         if variable is not None:
             node = None
             if recorded:
-                node = Node(signature, pullback, edges, shapes, dtype, len(values), halves)
+                node = Node(
+                    signature,
+                    pullback,
+                    edges,  # where its gradients go
+                    shapes,  # to which they are summed
+                    dtype,
+                    len(values),
+                    halves,
+                )
             for k, y in enumerate(values):
                 values[k] = variable._made(y, node, k)
 
                 # Gradient checks follow what the operations make.
                 for see in open_blocks.watchers:
                     values[k] = see(name, values[k])
-        return tuple(values) if type(value) is tuple else values[0]
+
+        # One value is returned by itself.
+        if type(value) is tuple:
+            return tuple(values)
+        return values[0]
 
     return lifted
 
@@ -202,7 +227,9 @@ def _for_arrays(signature: Signature) -> Callable[..., tuple[Any, Pullback]]:
             wanted = tuple(map(backend.is_floating, bound))
         called = signature.call(bound, wanted, given, recorded=False)
         value, values, pullback, dtype, halves = called
-        result = tuple(values) if type(value) is tuple else values[0]
+        result: Any = tuple(values)
+        if type(value) is not tuple:
+            result = values[0]  # one value is returned by itself
 
         # Within no_grad, or of integers, there is nothing to guard.
         if not any(wanted):
@@ -210,7 +237,15 @@ def _for_arrays(signature: Signature) -> Callable[..., tuple[Any, Pullback]]:
 
         # A node without edges is off the tape, but undoes broadcasting and checks the gradients.
         shapes = [x.shape if want else None for x, want in zip(bound, wanted)]  # noqa: B905
-        node = Node(signature, pullback, (), shapes, dtype, len(values), halves)
+        node = Node(
+            signature,
+            pullback,
+            (),  # edges
+            shapes,
+            dtype,
+            len(values),
+            halves,
+        )
         return result, node.pullback
 
     return with_pullback
@@ -234,8 +269,12 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         parameters = list(inspect.signature(function).parameters.values())
+
+        # Callers never see `wanted`, which is no argument of the operation.
         takes_wanted = any(p.name == "wanted" for p in parameters)
         parameters = [p for p in parameters if p.name != "wanted"]
+
+        # As in f(a, b, *, axis): arrays stand before the star, settings behind it.
         arrays = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
         self.name = function.__name__
@@ -245,7 +284,10 @@ class Signature:
         self.wanted = None
         if takes_wanted:
             self.wanted = _maker_of_wanted(self.arrays)
-        self.shown = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
+
+        # Without annotations: callers pass Tensors, too, where the function is given arrays.
+        shown = [p.replace(annotation=p.empty) for p in parameters]
+        self.shown = inspect.Signature(shown)
 
         self._function = function
         self._options = options
@@ -294,23 +336,25 @@ class Signature:
             value, pullback = result
             if in_float32:
                 pullback = of_wide(pullback)
-
             if isinstance(value, list):
                 raise TypeError("it must return several values as a tuple, not as a list")
-            values = (
-                list(value) if type(value) is tuple else [value]
-            )  # replaced below and by lifted
+
+            # A list, since values are replaced below, and by Tensors in `lifted`.
+            values = [value]
+            if type(value) is tuple:
+                values = list(value)
             for k, y in enumerate(values):
                 if type(y) not in backend.namespaces:
-                    # NumPy's sum over all axes is a scalar.
-                    y = values[k] = backend.asarray(y)  # noqa: PLW2901
+                    y = backend.asarray(y)  # noqa: PLW2901  NumPy's sum over all axes is a scalar
+                    values[k] = y
                 if y.dtype != dtype:
                     values[k] = self._rounded(y, dtype, recorded)
         except Exception as error:
             raise self._explained(error, arrays, settings) from error
 
         if modes.get().detect_anomaly:
-            debug.check_values(self.name, self.labelled(arrays) | settings, values)
+            given = self.labelled(arrays) | settings
+            debug.check_values(self.name, given, values)
         return value, values, pullback, dtype, halves
 
     def _rounded(self, y: Any, dtype: Any, recorded: bool) -> Any:
@@ -335,16 +379,19 @@ class Signature:
         return inputs
 
     def _common_dtype(self, arrays: list[Any]) -> Dtypes:
+        # Only those that must have the same dtype are compared.
         alike = {}
         for name, x in self.labelled(arrays).items():
             if name in self._options.settings:
                 continue
-            itemsize = getattr(getattr(x, "dtype", None), "itemsize", 8)
+            dtype = getattr(x, "dtype", None)
+            itemsize = getattr(dtype, "itemsize", 8)
             if name in self._options.narrow and itemsize <= 2:
                 continue  # such as weights of 8 bits, widened as they are used
             alike[name] = x
         dtype = refusals.common_dtype(self.name, alike, self._optional)
 
+        # Gradients are rounded to the dtype of their own argument, which may be `narrow`.
         halves: tuple[Any, ...] = ()
         if any(map(backend.is_half, arrays)):
             halves = tuple(x.dtype if backend.is_half(x) else None for x in arrays)
@@ -384,14 +431,18 @@ class Signature:
             inputs = tuple(inputs[0])
 
         if positional:
-            by_place = dict(zip(self.settings, positional))  # noqa: B905  too many are refused
+            # zip drops those that are too many, which the lengths show.
+            by_place = dict(zip(self.settings, positional))  # noqa: B905
             if len(by_place) < len(positional) or not settings.keys().isdisjoint(by_place):
                 number = len(inputs) + len(positional)
                 what = f"got {number} arguments by position: too many, or named as well"
                 raise TypeError(f"{self.name}{self.shown} {what}")
             settings |= by_place
+
+        # Arrays given by name, as in matmul(a, b=x).
         if not self._array_names.isdisjoint(settings):
-            inputs = (*inputs, *self._by_name(settings, len(inputs)))
+            named = self._by_name(settings, len(inputs))
+            inputs = (*inputs, *named)
 
         for name, x in settings.items():
             # Fast path: most settings are numbers or tuples of numbers.
@@ -401,7 +452,8 @@ class Signature:
                 continue
             if name in self._options.selecting:
                 continue  # an index, which the operation converts itself
-            settings = {**settings, name: self._setting(name, x)}
+            converted = self._setting(name, x)
+            settings = {**settings, name: converted}  # a new one, since this loop reads the old
         return inputs, settings
 
     def _by_name(self, settings: dict[str, Any], number_before: int) -> list[Any]:
@@ -426,7 +478,9 @@ class Signature:
 
     def label(self, k: int) -> str:
         """The name of an array argument."""
-        return self.arrays[k] if k < self.arity else f"array {k}"
+        if k < self.arity:
+            return self.arrays[k]
+        return f"array {k}"  # one of *arrays
 
     def labelled(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """The array arguments by name."""

@@ -58,7 +58,9 @@ class Variable:
 
 def array_of(x: Any) -> Any:
     """The data of a Tensor; anything else unchanged."""
-    return x._data if isinstance(x, Variable) else x
+    if isinstance(x, Variable):
+        return x._data
+    return x
 
 
 class Node:
@@ -147,11 +149,13 @@ class Node:
         # rows of dx for gradients.
         number = max(signature.arity, len(self.shapes))
         if type(gradients) is not tuple or len(gradients) != number:
-            length = f" of {len(gradients)}" if isinstance(gradients, tuple) else ""
+            length = ""
+            if isinstance(gradients, tuple):
+                length = f" of {len(gradients)}"
+            arguments = ", ".join(map(signature.label, range(number)))
             raise TypeError(
                 f"{signature.name}: the pullback must return a tuple of {number}, one gradient for "
-                f"each of {', '.join(map(signature.label, range(number)))}, not a "
-                f"{type(gradients).__name__}{length}"
+                f"each of {arguments}, not a {type(gradients).__name__}{length}"
             )
 
         fitting: list[Array | None] = []
@@ -270,11 +274,14 @@ def _sum(a: Array, b: Array, half: bool = False) -> Array:
         a = widened(a)
         b = widened(b)
     y = backend.add(a, b)
-    return y if type(y) in backend.namespaces else backend.asarray(y)  # NumPy makes scalars
+    if type(y) not in backend.namespaces:
+        y = backend.asarray(y)  # NumPy adds two arrays without axes to a scalar
+    return y
 
 
 def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:
     """Add the gradients to those of earlier calls."""
+    # Under a lock, since two threads that read the same old sum would lose one of their parts.
     with _accumulating:
         for node, dys in results:
             if node.grads is None:
@@ -355,7 +362,8 @@ def saved_arrays(pullback: Any) -> list[Array]:
         elif callable(holder):
             # A method refers to a function and an object, a callable object to its attributes.
             owner = getattr(holder, "__self__", None)
-            attributes = getattr(owner if kind is MethodType else holder, "__dict__", None)
+            has_attributes = owner if kind is MethodType else holder
+            attributes = getattr(has_attributes, "__dict__", None)
             parts = (getattr(holder, "__func__", None), owner, attributes)
         for part in parts:
             kind = type(part)
@@ -376,7 +384,8 @@ def checksum(arrays: Sequence[Array], whole: bool = False) -> int:
     """
     total = 0
     for x in arrays:
-        total = 31 * total + hash(backend.sample(x, whole))  # so the order counts, too
+        of_entries = hash(backend.sample(x, whole))
+        total = 31 * total + of_entries  # so the order counts, too
     return total
 
 
@@ -384,6 +393,8 @@ def ancestors(root: Node) -> list[Node]:
     """Root and all nodes that it depends on, the newest first."""
     found = {root}
     unvisited = [root]
+
+    # A loop, since a recursion through a long chain of nodes would exceed Python's limit.
     while unvisited:
         node = unvisited.pop()
         parents = {edge[0] for edge in node.edges if edge is not None}

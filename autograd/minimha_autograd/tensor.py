@@ -17,6 +17,7 @@ _Binary = Callable[[Any, Any], "Tensor"]
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
+    """The method that compares the arrays; `other` may also be a Tensor, or a number."""
     return lambda self, other: compare(self._data, array_of(other))
 
 
@@ -42,10 +43,12 @@ class Tensor(Variable):
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         self._data = backend.asarray(array_of(data))
-        self._edge = None
+        self._edge = None  # no gradient flows here
+
+        # A leaf is a node that no operation made, with one value: number 0.
         if requires_grad:
             _require_floating(self._data)
-            self._edge = Node(), 0  # a leaf is a node that no operation made, with one value
+            self._edge = Node(), 0
 
     @staticmethod
     def _made(data: Array, node: Node | None, k: int) -> Tensor:
@@ -72,13 +75,19 @@ class Tensor(Variable):
         old = self._data
         if type(data) is not type(old):
             data = backend.asarray(data)
+
+        # Any other node holds a pullback, which belongs to the old data.
         if self._edge is not None and self._edge[0].function is not None:
             raise RuntimeError("only a leaf can be given new data: detach() returns one")
 
         # An optimiser comes here with every step, so the common case is checked first.
-        same = type(data) is type(old) and data.dtype == old.dtype and data.shape == old.shape
+        same = (
+            type(data) is type(old)  # the library
+            and data.dtype == old.dtype
+            and data.shape == old.shape
+        )
         if same and type(data) is not backend.HostArray:
-            same = backend.place(data) == backend.place(old)
+            same = backend.place(data) == backend.place(old)  # the device
 
         if not same:
             data = backend.asarray(data)
@@ -91,7 +100,7 @@ class Tensor(Variable):
         _require_floating(data)
         old, _ = self._required_edge("this is")
         leaf = Node()
-        leaf.hooks = old.hooks
+        leaf.hooks = old.hooks  # by reference, so that Hook.remove() still finds them
         self._edge = leaf, 0
 
         # Graphs made from the old leaf must not reach its gradients any more.
@@ -114,7 +123,7 @@ class Tensor(Variable):
             return None
         node, k = self._edge
         if node.grads is None:
-            return None
+            return None  # before the first backward()
         return node.grads[k]
 
     @grad.setter
@@ -123,7 +132,7 @@ class Tensor(Variable):
         if gradient is not None:
             gradient = self._as_gradient(gradient)
         if node.grads is None:
-            node.grads = [None] * node.values
+            node.grads = [None] * node.values  # a place for each value of the node
         node.grads[k] = gradient
 
     @property
@@ -174,8 +183,10 @@ class Tensor(Variable):
                     f"backward() of a Tensor of shape {self.shape} needs its gradient: pass an "
                     "array of that shape, or make a scalar first, for instance with .sum()"
                 )
-            gradient = backend.namespace(self._data).ones_like(self._data)  # dL/dL
-        tape.backward(node, k, self._as_gradient(gradient), retain_graph)
+            xp = backend.namespace(self._data)
+            gradient = xp.ones_like(self._data)  # dL/dL = 1
+        seed = self._as_gradient(gradient)  # of the shape of this Tensor
+        tape.backward(node, k, seed, retain_graph)
 
     def register_hook(self, hook: Callable[[Array], Any]) -> Hook:
         """Call hook(gradient) whenever backward() has the whole gradient of this Tensor.
@@ -186,9 +197,11 @@ class Tensor(Variable):
         """
         if not callable(hook):
             raise TypeError(f"a hook is a function of the gradient, not a {type(hook).__name__}")
-        return Hook(*self._required_edge("register_hook() on"), hook)
+        node, k = self._required_edge("register_hook() on")
+        return Hook(node, k, hook)
 
     def _required_edge(self, what: str) -> tape.Edge:
+        # `what` begins the message: "backward() on a Tensor that …".
         if self._edge is None:
             raise RuntimeError(f"{what} a Tensor that does not require a gradient")
         return self._edge
@@ -201,10 +214,17 @@ class Tensor(Variable):
         if not backend.is_array(array):
             backend.asarray(array)  # raises unless it holds numbers
             xp = backend.namespace(self._data)
-            array = xp.asarray(array, dtype=self.dtype, device=self.device)
+            array = xp.asarray(
+                array,
+                dtype=self.dtype,
+                device=self.device,
+            )
 
+        # The one conversion of an array: gradients of 16-bit data may be computed in float32.
         if array.dtype != self._data.dtype:
             array = rounded_like(array, self._data)
+
+        # Shape, dtype, library and device: any other difference is a mistake.
         if backend.kind(array) != backend.kind(self._data):
             given = backend.described(array)
             needed = backend.described(self._data)
@@ -223,10 +243,11 @@ class Tensor(Variable):
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of a Tensor without axes")
-        return self.shape[0]
+        return self.shape[0]  # B of (B, T, M)
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (self[k] for k in range(len(self)))  # each with a gradient, unlike rows of .data
+        rows = range(len(self))
+        return (self[k] for k in rows)  # each with a gradient, unlike rows of .data
 
     def __repr__(self) -> str:
         shown = repr(self._data)
@@ -239,15 +260,18 @@ class Tensor(Variable):
         if self._edge is not None and self._edge[0].function is not None:
             raise TypeError("a Tensor with a recorded graph cannot be copied: detach() it first")
 
-        # What to call, with what, and the attributes to set after that.
+        # Pickle calls Tensor(*arguments). Then it sets the attributes in the second part of the
+        # state; the first part is for a __dict__, which a Tensor lacks.
+        arguments = (self._data, self.requires_grad)
         state = None
         if self.grad is not None:
             state = (None, {"grad": self.grad})
-        return Tensor, (self._data, self.requires_grad), state
+        return Tensor, arguments, state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         self.__reduce__()  # raises if there is a graph
-        copied = Tensor(backend.copy(self._data), self.requires_grad)  # not every array has its own
+        data = backend.copy(self._data)  # not every library's arrays have a __deepcopy__
+        copied = Tensor(data, self.requires_grad)
         if self.grad is not None:
             copied.grad = backend.copy(self.grad)
         return copied
@@ -331,13 +355,20 @@ class Tensor(Variable):
     def to(self, device: Any) -> Tensor:
         return ops.to_device(self, device)
 
+    # Those that drop axes: (B, T, M) to (B, T), with keepdims to (B, T, 1), for axis −1.
+
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.sum(self, axis, keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         return ops.mean(self, axis, keepdims)
 
-    def var(self, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    def var(
+        self,
+        axis: Axis = None,
+        correction: float = 0.0,
+        keepdims: bool = False,
+    ) -> Tensor:
         return ops.var(self, axis, correction, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -354,6 +385,8 @@ class Tensor(Variable):
 
     def matmul(self, other: Any) -> Tensor:
         return ops.matmul(self, other)
+
+    # Those that move entries. Numbers may be given one by one, or as a tuple.
 
     def reshape(self, *shape: Any) -> Tensor:
         return ops.reshape(self, _one_tuple(shape))
@@ -376,8 +409,14 @@ class Tensor(Variable):
     def repeat(self, repeats: int, axis: int | None = None) -> Tensor:
         return ops.repeat(self, repeats, axis)
 
-    def split(self, sections: int | tuple[int, ...], axis: int = 0) -> tuple[Tensor, ...]:
+    def split(
+        self,
+        sections: int | tuple[int, ...],
+        axis: int = 0,
+    ) -> tuple[Tensor, ...]:
         return ops.split(self, sections, axis)
+
+    # Those that select entries by an array of integers.
 
     def gather(self, indices: Any, axis: int = 0) -> Tensor:
         return ops.gather(self, indices, axis=axis)
@@ -387,8 +426,13 @@ class Tensor(Variable):
 
 
 # The methods whose names differ from those of the operations.
-_OPERATIONS = {"permute": "permute_dims", "expand": "broadcast_to", "to": "to_device"}
+_OPERATIONS = {
+    "permute": "permute_dims",
+    "expand": "broadcast_to",
+    "to": "to_device",
+}
 
+# A loop, so that no docstring is written twice and the two cannot differ.
 for _name, _method in vars(Tensor).items():
     _operation = _OPERATIONS.get(_name, _name)
     if _operation in ops.__all__:
@@ -400,7 +444,7 @@ class Hook:
 
     def __init__(self, node: Node, k: int, hook: Callable[[Array], Any]) -> None:
         if node.hooks is None:
-            node.hooks = {}
+            node.hooks = {}  # made only here, since most nodes have no hook
         self._hooks = node.hooks
         self._key = object()  # equal to no other, even if the same function is registered twice
 
@@ -409,7 +453,7 @@ class Hook:
 
     def remove(self) -> None:
         """Remove the hook."""
-        self._hooks.pop(self._key, None)
+        self._hooks.pop(self._key, None)  # a second call does nothing
 
 
 def _one_tuple(numbers: tuple[Any, ...]) -> Any:

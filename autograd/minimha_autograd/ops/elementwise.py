@@ -1,93 +1,95 @@
-"""Elementwise operations. Two arguments broadcast; the wrapper sums their gradients back.
+"""Elementwise operations: functions of one array from a table of derivatives, then those of two.
 
-Complex numbers come only from the complex-step check, which reads a derivative off their imaginary
-part: where an operation has to choose, the real part decides.
+Two arguments broadcast, but their pullbacks return gradients of the shape of y. Where an argument
+was repeated, its gradient is the sum over the copies: the tape adds them up after each pullback
+(`Node._fitted` in tape.py, with `unbroadcast` of backend.py).
+
+By default an operation receives 16-bit floats as float32, and its value is rounded once. `native`
+says when it receives them as they are: `always`, or for `alike` arrays, of one shape; `widened`
+makes float32 of an array. See half.py.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import backend
 from ..backend import Array, is_array, is_complex, is_floating, namespace
 from ..half import alike, always, widened
 from ..operation import Operation, Wanted, operation
 from ..tape import Pullback
+from .complex_step import absolute, real, sign
 from .requirements import broadcasting
 
 
-def _real(x: Array) -> Array:
-    if is_complex(x):
-        return namespace(x).real(x)
-    return x
+class _Function(NamedTuple):
+    """A row of the table: y = f(x), with dx = dy · f′(x)."""
+
+    formula: str  # f(x), for the docstring
+    derivative: str  # f′(x), likewise
+    saved: str | None  # what f′ is computed from: "x", "y" where that is easier, or nothing
+    slope: Callable[[Any], Any]  # f′, as a function of what is saved
 
 
-def _sign(x: Array) -> Array:
-    xp = namespace(x)  # whose sign of a complex z is z / |z|
-    return xp.astype(xp.sign(_real(x)), x.dtype)
-
-
-def _abs(x: Array) -> Array:
-    # The standard's |a + ih| has no derivative; this one is analytic away from a = 0.
-    if is_complex(x):
-        return _sign(x) * x
-    return namespace(x).abs(x)
-
-
-# For each name y = f(x), its derivative f′(x) as a text, and as a function: of y if that is easier
-# than of x, or of neither.
-_FUNCTIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {
-    "negative": ("−x", "−1", lambda _: -1),
-    "abs": ("|x|", "sign x, which is 0 at 0", _sign),
-    "exp": ("eˣ", "y", lambda y: y),
-    "expm1": ("eˣ − 1, accurate near 0", "(y + 1)", lambda y: y + 1),
-    "log": ("log x, the natural logarithm", "1 / x", lambda x: 1 / x),
-    "log1p": ("log(1 + x), accurate near 0", "1 / (1 + x)", lambda x: 1 / (1 + x)),
-    "sqrt": ("√x", "1 / (2 y)", lambda y: 1 / (2 * y)),
-    "tanh": ("tanh x", "(1 − y²)", lambda y: 1 - y * y),
-    "sin": ("sin x", "cos x", lambda x: namespace(x).cos(x)),
-    "cos": ("cos x", "−sin x", lambda x: -namespace(x).sin(x)),
-    "erf": (
+# A new function of this kind needs a row here, a line below, and its name in `ops/__init__.py`.
+_FUNCTIONS = {
+    "negative": _Function("−x", "−1", None, lambda _: -1),
+    "abs": _Function("|x|", "sign x, which is 0 at 0", "x", sign),
+    "exp": _Function("eˣ", "y", "y", lambda y: y),
+    "expm1": _Function("eˣ − 1, accurate near 0", "(y + 1)", "y", lambda y: y + 1),
+    "log": _Function("log x, the natural logarithm", "1 / x", "x", lambda x: 1 / x),
+    "log1p": _Function("log(1 + x), accurate near 0", "1 / (1 + x)", "x", lambda x: 1 / (1 + x)),
+    "sqrt": _Function("√x", "1 / (2 y)", "y", lambda y: 1 / (2 * y)),
+    "tanh": _Function("tanh x", "(1 − y²)", "y", lambda y: 1 - y * y),
+    "sin": _Function("sin x", "cos x", "x", lambda x: namespace(x).cos(x)),
+    "cos": _Function("cos x", "−sin x", "x", lambda x: -namespace(x).sin(x)),
+    "erf": _Function(
         "2/√π ∫₀ˣ exp(−t²) dt",
         "2/√π · exp(−x²)",
+        "x",
         lambda x: 2 / math.sqrt(math.pi) * namespace(x).exp(-x * x),
     ),
 }
 
-# Those that the standard lacks or computes differently.
-_OTHERWISE: dict[str, Callable[[Array], Array]] = {"abs": _abs, "erf": backend.erf}
+# The library's function of the same name computes y, except in these rows.
+_OTHERWISE: dict[str, Callable[[Array], Array]] = {
+    "abs": absolute,  # the standard's has no complex derivative
+    "erf": backend.erf,  # the standard has none
+}
 
 
 def _unary(name: str) -> Operation:
-    """An operation from the table, which saves what its derivative needs: x, y, or nothing."""
-    formula, derivative, slope = _FUNCTIONS[name]
-    (argument,) = inspect.signature(slope).parameters  # "x", "y" or "_"
+    """The operation of one row of the table."""
+    row = _FUNCTIONS[name]
+    saves_x = row.saved == "x"
+    saves_y = row.saved == "y"
     otherwise = _OTHERWISE.get(name)
 
     def function(x: Array) -> tuple[Array, Pullback]:
         value = otherwise or getattr(namespace(x), name)
         y = value(x)
 
-        # Save no more than that: what is saved is kept until backward().
+        # What the pullback closes over is kept until backward(): here at most one array.
         saved = None
-        if argument == "x":
+        if saves_x:
             saved = x
-        elif argument == "y":
+        elif saves_y:
             saved = y
 
         def pullback(dy: Array) -> tuple[Array]:
-            # Looked up again, since guarding a function in the closure takes longer.
-            _, _, slope = _FUNCTIONS[name]
+            # Looked up only here. If the pullback closed over f′, then at each call the tape would
+            # search that function for arrays, too, to check later that none has changed.
+            slope = _FUNCTIONS[name].slope
             return (dy * slope(saved),)
 
         return y, pullback
 
     # The wrapper takes the name, for messages and the registry, and the text from the function.
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"y = {formula}.   dx = dy · {derivative}."
+    function.__name__ = name
+    function.__qualname__ = name
+    function.__doc__ = f"y = {row.formula}.   dx = dy · {row.derivative}."
 
     # These change no more than a sign, which is exact in 16 bits, too.
     native = None
@@ -97,6 +99,7 @@ def _unary(name: str) -> Operation:
     return lifted
 
 
+# Written out rather than made in a loop, so that editors and type checkers know the names.
 negative = _unary("negative")
 abs = _unary("abs")
 exp = _unary("exp")
@@ -114,7 +117,9 @@ erf = _unary("erf")
 def add(a: Array, b: Array) -> tuple[Array, Pullback]:
     """y = a + b.   da = dy, db = dy."""
     y = backend.add(a, b)
-    return y, lambda dy: (dy, dy)  # the wrapper sums where an array was repeated
+
+    # If b is a bias (M,) and dy is (B, T, M), the tape sums over B and T: see the top of the page.
+    return y, lambda dy: (dy, dy)
 
 
 @operation(requirement=broadcasting, native=alike)
@@ -125,7 +130,12 @@ def subtract(a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 @operation(requirement=broadcasting)
-def multiply(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
+def multiply(
+    a: Array,
+    b: Array,
+    *,
+    wanted: Wanted,
+) -> tuple[Array, Pullback]:
     """y = a · b.   da = dy · b, db = dy · a."""
     y = a * b
 
@@ -150,14 +160,22 @@ def multiply(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
 
 
 @operation(requirement=broadcasting)
-def divide(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
+def divide(
+    a: Array,
+    b: Array,
+    *,
+    wanted: Wanted,
+) -> tuple[Array, Pullback]:
     """y = a / b.   da = dy / b, db = −dy · y / b."""
     y = a / b
+
+    # Both gradients need b, but only db needs y.
     saved_y = None
     if wanted.b:
         saved_y = y
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
+        # Computed even if da is not wanted, because db = −(dy / b) · y contains it.
         da = dy / b
         db = None
         if saved_y is not None:
@@ -168,17 +186,26 @@ def divide(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
 
 
 @operation(requirement=broadcasting)
-def pow(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
+def pow(
+    a: Array,
+    b: Array,
+    *,
+    wanted: Wanted,
+) -> tuple[Array, Pullback]:
     """y = aᵇ.   da = dy · b · aᵇ⁻¹, 0 where b = 0;  db = dy · y · log a, 0 where a = 0 ≤ b."""
     xp = namespace(a, b)
     if is_array(a) and is_array(b) and not (is_floating(b) or is_complex(b)):
         b = xp.astype(b, a.dtype)  # b − 1 would leave the range of a narrow integer
     y = a**b
 
-    wants_a = wanted.a
+    # Each gradient needs both a and b, so the pullback keeps them anyway, but only db needs y.
     saved_y = None
     if wanted.b:
         saved_y = y
+
+    # The tape searches what the pullback closes over for arrays: a boolean is faster to pass over
+    # than the named tuple.
+    wants_a = wanted.a
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         da = None
@@ -186,9 +213,12 @@ def pow(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
         if wants_a:
             da = dy * _slope_of_power(a, b)
         if saved_y is not None:
-            # 0 to a positive power stays 0, though log 0 is infinite.
-            base = a if is_array(a) else xp.full_like(b, a)
-            stays = (base == 0) & (_real(b) >= 0)
+            base = a
+            if not is_array(a):
+                base = xp.full_like(b, a)
+
+            # 0 to a positive power stays 0, though log 0 is infinite: there, log 1 = 0 instead.
+            stays = (base == 0) & (real(b) >= 0)
             log_base = xp.log(xp.where(stays, xp.ones_like(base), base))
             db = dy * saved_y * log_base
         return da, db
@@ -202,6 +232,8 @@ def _slope_of_power(a: Array, b: Array) -> Array:
         xp = namespace(b)
         slope = b * a ** (b - 1)
         return xp.where(b == 0, xp.zeros_like(slope), slope)
+
+    # The common case: one exponent for all entries, as in x**2.
     if b == 0:
         return namespace(a).zeros_like(a)
     return b * a ** (b - 1)
@@ -223,8 +255,8 @@ def _choice(a: Array, b: Array, larger: bool) -> tuple[Array, Pullback]:
     """The larger or the smaller number of each pair."""
     xp = namespace(a, b)
     a, b = _as_arrays(a, b)
-    real_a = _real(a)
-    real_b = _real(b)
+    real_a = real(a)
+    real_b = real(b)
     a_wins = real_a > real_b if larger else real_a < real_b
     tie = real_a == real_b
 
@@ -236,7 +268,8 @@ def _choice(a: Array, b: Array, larger: bool) -> tuple[Array, Pullback]:
         # Half of dy for each of two equal numbers: the mean of the slopes on both sides.
         of_tie = xp.where(tie, dy / 2, xp.zeros_like(dy))
         da = xp.where(a_wins, dy, of_tie)
-        return da, dy - da  # together they are dy
+        db = dy - da  # together they are dy
+        return da, db
 
     return y, pullback
 
@@ -251,15 +284,25 @@ def _as_arrays(a: Any, b: Any) -> tuple[Array, Array]:
 
 
 def _array_like(number: Any, other: Array) -> Array:
-    """A number as an array for use with the other: of its dtype, unless that would truncate it."""
+    """A number as an array for use with the other."""
+    # In the dtype of the other, unless that would truncate it: 0.5 beside integers stays 0.5.
     dtype = None
     if isinstance(number, int) or is_floating(other) or is_complex(other):
         dtype = other.dtype
-    return namespace(other).asarray(number, dtype=dtype, device=other.device)
+    xp = namespace(other)
+    return xp.asarray(
+        number,
+        dtype=dtype,  # None: the library chooses
+        device=other.device,
+    )
 
 
 @operation(requirement=broadcasting, native=always)
-def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
+def where(
+    condition: Array,
+    a: Array,
+    b: Array,
+) -> tuple[Array, Pullback]:
     """y = a where the boolean condition is True, else b.   Each gets dy where it was chosen.
 
     Raises TypeError for a condition that is not boolean.
@@ -273,6 +316,7 @@ def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
 
     y = xp.where(condition, a, b)
 
+    # Only the condition is saved: the gradients depend on no entry of a or b.
     def pullback(dy: Array) -> tuple[Array | None, ...]:
         zero = xp.zeros_like(dy)
         da = xp.where(condition, dy, zero)
@@ -283,18 +327,26 @@ def where(condition: Array, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 @operation(native=always)
-def clip(x: Array, *, min: Any = None, max: Any = None) -> tuple[Array, Pullback]:
+def clip(
+    x: Array,
+    *,
+    min: Any = None,
+    max: Any = None,
+) -> tuple[Array, Pullback]:
     """y = x limited to min ≤ y ≤ max; either bound may be None.   dx = dy where min ≤ x ≤ max, else
     0. Bounds may also be arrays; an array of floats must have the dtype of x."""
     xp = namespace(x)
-    real = widened(_real(x))  # float32, so that no bound is rounded before it is compared
     low = _bound("min", min, x)
     high = _bound("max", max, x)
-    y = backend.clip(real, low, high)
-    inside = y == real  # False for a NaN
+
+    # In float32, so that no bound is rounded to 16 bits before it is compared.
+    before = widened(real(x))
+    y = backend.clip(before, low, high)
+    inside = y == before  # False for a NaN
     if is_complex(x):
         y = xp.where(inside, x, xp.astype(y, x.dtype))
 
+    # The booleans are saved, which take less memory than x.
     def pullback(dy: Array) -> tuple[Array]:
         dx = xp.where(inside, dy, xp.zeros_like(dy))
         return (dx,)
@@ -303,13 +355,14 @@ def clip(x: Array, *, min: Any = None, max: Any = None) -> tuple[Array, Pullback
 
 
 def _bound(name: str, bound: Any, x: Array) -> Any:
-    """A bound of clip, checked here: it is a setting, whose dtype the wrapper does not check."""
+    """A bound of clip, checked, in the dtype that it is compared in."""
+    # A bound is a setting, so the wrapper does not compare its dtype with that of x.
     if is_array(bound) and is_floating(bound) and is_floating(x):
         same_library = namespace(bound) is namespace(x)
         if not same_library or bound.dtype != x.dtype:
             fix = "convert one, nothing is converted silently"
             raise TypeError(f"{name} is {backend.described(bound)}: {fix}")
-    return widened(bound)  # to the dtype that it is compared in
+    return widened(bound)
 
 
 @operation(converts=True, native=always)
@@ -320,12 +373,15 @@ def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
     """
     xp = namespace(x)
     dtype = backend.dtype(xp, dtype)  # the library's own, for any name of it
+    y = xp.astype(x, dtype)
 
     # The tape rounds to 16 bits, after adding up all parts.
-    before = xp.float32 if backend.is_half(x) else x.dtype
+    before = x.dtype
+    if backend.is_half(x):
+        before = xp.float32
 
     def pullback(dy: Array) -> tuple[Array]:
         dx = xp.astype(dy, before)
         return (dx,)
 
-    return xp.astype(x, dtype), pullback
+    return y, pullback

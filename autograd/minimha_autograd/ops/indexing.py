@@ -15,7 +15,11 @@ _BASIC = frozenset({int, type(None), type(...)})  # with them a key selects no e
 
 
 @operation(native=always, selecting=("key",))
-def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
+def getitem(
+    x: Array,
+    *,
+    key: Any,
+) -> tuple[Array, Pullback]:
     """y = x[key] for integers, slices, None, an ellipsis, and arrays of integers or booleans.
 
     dx = dy at key, 0 elsewhere; where an array of integers repeats an entry, its gradients add up.
@@ -23,31 +27,40 @@ def getitem(x: Array, *, key: Any) -> tuple[Array, Pullback]:
     Raises TypeError for an invalid index, IndexError for one out of range; in CuPy it wraps around.
     """
     xp = namespace(x)
+    shape = x.shape  # the pullbacks do not save x
     if not isinstance(key, tuple):
-        key = (key,)
+        key = (key,)  # x[3] means x[3,]
 
+    # Fast path: numbers and slices need no conversion, and select no entry twice.
     has_arrays = False
     if not all(map(_is_basic, key)):
         key = tuple(_part(k, x) for k in key)
         has_arrays = any(map(backend.is_array, key))
 
     # An array may select an entry several times, and not every library indexes as NumPy does.
-    shape = x.shape  # the pullbacks do not save x
     if has_arrays or not (type(x) is backend.HostArray or backend.indexes_as_numpy(xp)):
-        return backend.pick(x, key), lambda dy: (backend.add_at(shape, key, dy),)
+        y = backend.pick(x, key)
+        return y, lambda dy: (backend.add_at(shape, key, dy),)
 
+    y = x[key]
+
+    # Each entry was selected once at most, so dy can be assigned instead of added.
     def pullback(dy: Array) -> tuple[Array]:
-        dx = xp.zeros(shape, dtype=dy.dtype, device=dy.device)
+        dx = xp.zeros(
+            shape,
+            dtype=dy.dtype,  # float32 for 16-bit x
+            device=dy.device,
+        )
         dx[key] = dy
         return (dx,)
 
-    return x[key], pullback
+    return y, pullback
 
 
 def _is_basic(k: Any) -> bool:
     """Whether a part of a key is a number, None, an ellipsis, or a slice of such."""
     if type(k) is slice:
-        # One line, and no generator, since every index passes here.
+        # No generator, which would take longer, since every index passes here.
         return type(k.start) in _BASIC and type(k.stop) in _BASIC and type(k.step) in _BASIC
     return type(k) in _BASIC
 
@@ -57,7 +70,10 @@ def _part(k: Any, x: Array) -> Any:
     k = array_of(k)
     if isinstance(k, slice):
         # Of Python's numbers: arrays without axes could be changed later.
-        return slice(_end(k.start), _end(k.stop), _end(k.step))
+        start = _end(k.start)
+        stop = _end(k.stop)
+        step = _end(k.step)
+        return slice(start, stop, step)
     if k is None or k is ...:
         return k
 
@@ -67,7 +83,8 @@ def _part(k: Any, x: Array) -> Any:
         if not backend.is_exact(k):
             raise TypeError(f"an index must be integers or booleans, not {k.dtype}")
         if type(k) is not type(x):
-            k = backend.like(backend.to_numpy(k), x)
+            on_host = backend.to_numpy(k)
+            k = backend.like(on_host, x)
         return k
 
     # A number on the device need not be read by the host, which would wait for it.
@@ -82,19 +99,26 @@ def _part(k: Any, x: Array) -> Any:
 
 
 def _end(n: Any) -> int | None:
-    if n is None:
+    """A number of a slice as Python's."""
+    if n is None:  # as in x[2:]
         return None
     return backend.index(array_of(n))
 
 
 def _from_list(k: list[Any]) -> Array:
+    # An empty list would become an array of floats; this one is of integers.
     if not k:
-        return backend.asarray([0])[:0]  # of integers: an empty list would become floats
+        return backend.asarray([0])[:0]
     return backend.asarray(k)
 
 
 @operation(requirement=one_axis, native=always)
-def gather(x: Array, indices: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
+def gather(
+    x: Array,
+    indices: Array,
+    *,
+    axis: int = 0,
+) -> tuple[Array, Pullback]:
     """y = the slices of x at indices along axis, as in embedding: y[i, j] = x[indices[i, j]].
 
     dx = the slices of dy added at indices. Indices from −n to n − 1, of any shape, which
@@ -103,13 +127,21 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> tuple[Array, Pullback]
     """
     backend.require(backend.is_integral, indices, "indices")
     axis = range(x.ndim)[axis]  # counted from the left
-    key = (slice(None),) * axis + (indices,)  # x[:, :, indices] for axis 2
+
+    # For axis 2: x[:, :, indices].
+    before = (slice(None),) * axis
+    key = (*before, indices)
     y, pull = getitem.function(x, key=key)
-    return y, lambda dy: (*pull(dy), None)
+    return y, lambda dy: (*pull(dy), None)  # indices have no gradient
 
 
 @operation(requirement=one_axis, native=always)
-def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> tuple[Array, Pullback]:
+def take_along_axis(
+    x: Array,
+    indices: Array,
+    *,
+    axis: int = -1,
+) -> tuple[Array, Pullback]:
     """y = an entry of x for each of indices along axis: y[i, j] = x[i, indices[i, j]] for axis 1.
 
     dx = dy added at those places. indices has as many axes as x; all lengths except that of axis
@@ -126,9 +158,14 @@ def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> tuple[Array,
     # x[[[0], [1], …], indices].
     key = []
     for k, n in enumerate(x.shape):
-        places = xp.arange(n, dtype=indices.dtype, device=x.device)  # (n,)
+        places = xp.arange(
+            n,
+            dtype=indices.dtype,
+            device=x.device,
+        )  # (n,)
         later_axes = x.ndim - k - 1
-        key.append(xp.reshape(places, (-1,) + (1,) * later_axes))  # (n, 1, …, 1)
-    key[axis] = indices
+        column = (n,) + (1,) * later_axes
+        key.append(xp.reshape(places, column))  # (n, 1, …, 1)
+    key[axis] = indices  # which choose along their own axis
     y, pull = getitem.function(x, key=tuple(key))
-    return y, lambda dy: (*pull(dy), None)
+    return y, lambda dy: (*pull(dy), None)  # indices have no gradient

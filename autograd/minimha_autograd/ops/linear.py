@@ -101,6 +101,9 @@ def einsum(
 
     y = backend.einsum(subscripts, *operands)
     shapes = [x.shape for x in operands]
+
+    # The tape searches what the pullback closes over for arrays: booleans are faster to pass over
+    # than the named tuple.
     wants_a = wanted.a
     wants_b = wanted.b
 

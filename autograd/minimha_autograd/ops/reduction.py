@@ -1,4 +1,7 @@
-"""Operations that reduce axes: axis is an integer, a tuple of them, or None for all."""
+"""Operations that reduce axes: axis is an integer, a tuple of them, or None for all.
+
+The shapes in the comments are those of x of shape (B, T, M), reduced over its last axis.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +17,45 @@ Axis = int | tuple[int, ...] | None
 
 
 @operation(requirement=axes)
-def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+def sum(
+    x: Array,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+) -> tuple[Array, Pullback]:
     """y = Σ x over axis.   dx = dy, repeated along axis."""
     xp = namespace(x)
     shape = x.shape
-    kept = _kept(shape, axis)  # (B, T, M) over the last axis: (B, T, 1)
-    y = total(x, axis, keepdims)
+    kept = _kept(shape, axis)  # the shape (B, T, 1)
+    y = total(x, axis, keepdims)  # (B, T), with keepdims (B, T, 1)
 
+    # Only shapes are saved: the gradient of a sum does not depend on its terms.
     def pullback(dy: Array) -> tuple[Array]:
-        dy = xp.reshape(dy, kept)  # with or without keepdims
-        dx = xp.broadcast_to(dy, shape)  # a view: no entry is copied
+        dy = xp.reshape(dy, kept)  # (B, T, 1), with or without keepdims
+        dx = xp.broadcast_to(dy, shape)  # (B, T, M), a view: no entry is copied
         return (dx,)
 
     return y, pullback
 
 
 @operation(requirement=axes)
-def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+def mean(
+    x: Array,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+) -> tuple[Array, Pullback]:
     """y = Σ x / n over the n entries of axis.   dx = dy / n, repeated along axis."""
     xp = namespace(x)
     shape = x.shape
     kept = _kept(shape, axis)
-    n = _count(shape, kept)  # the entries in each mean
-    y = total(x, axis, keepdims) / n
+    n = _count(shape, kept)  # the entries in each mean: M
+    y = total(x, axis, keepdims) / n  # (B, T)
 
+    # Divided before it is repeated, since dy has n times fewer entries than dx.
     def pullback(dy: Array) -> tuple[Array]:
-        share = xp.reshape(dy / n, kept)
-        dx = xp.broadcast_to(share, shape)
+        share = xp.reshape(dy / n, kept)  # (B, T, 1)
+        dx = xp.broadcast_to(share, shape)  # (B, T, M)
         return (dx,)
 
     return y, pullback
@@ -48,7 +63,11 @@ def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array,
 
 @operation(requirement=axes)
 def var(
-    x: Array, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
+    x: Array,
+    *,
+    axis: Axis = None,
+    correction: float = 0.0,
+    keepdims: bool = False,
 ) -> tuple[Array, Pullback]:
     """y = Σ (x − mean)² / (n − correction) over axis.   dx = dy · 2 (x − mean) / (n − correction).
 
@@ -58,31 +77,43 @@ def var(
     xp = namespace(x)
     kept = _kept(x.shape, axis)
     n = _count(x.shape, kept)
-    mean = total(x, axis, keepdims=True) / n  # (B, T, 1) if x is (B, T, M)
+    mean = total(x, axis, keepdims=True) / n  # (B, T, 1)
     centred = x - mean  # (B, T, M)
 
+    # NaN instead of an error, as for the mean of no numbers.
     freedom = n - correction
     if freedom <= 0:
         freedom = math.nan
-    y = total(centred * centred, axis, keepdims) / freedom
+    squares = centred * centred
+    y = total(squares, axis, keepdims) / freedom  # (B, T)
 
     # The mean depends on x, too, but its part of the gradient is 0, since Σ (x − mean) = 0.
     def pullback(dy: Array) -> tuple[Array]:
-        slope = xp.reshape(dy * (2 / freedom), kept)
-        dx = slope * centred
+        slope = xp.reshape(dy * (2 / freedom), kept)  # (B, T, 1)
+        dx = slope * centred  # (B, T, M)
         return (dx,)
 
     return y, pullback
 
 
 @operation(requirement=axes)
-def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+def max(
+    x: Array,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+) -> tuple[Array, Pullback]:
     """y = the largest entry over axis.   dx = dy at the largest, shared evenly between ties."""
     return _extreme(x, "max", axis, keepdims)
 
 
 @operation(requirement=axes)
-def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+def min(
+    x: Array,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+) -> tuple[Array, Pullback]:
     """y = the smallest entry over axis.   dx = dy at the smallest, shared evenly between ties."""
     return _extreme(x, "min", axis, keepdims)
 
@@ -92,26 +123,37 @@ def _extreme(x: Array, name: str, axis: Axis, keepdims: bool) -> tuple[Array, Pu
     xp = namespace(x)
     kept = _kept(x.shape, axis)
     extreme = getattr(xp, name)
-    real = xp.real(x) if is_complex(x) else x
+    real = x
+    if is_complex(x):
+        real = xp.real(x)
     y = extreme(real, axis=axis, keepdims=keepdims)
 
+    # The entry is searched for here rather than above, where its index would cost a second pass
+    # over x even if no gradient is wanted.
     def pullback(dy: Array) -> tuple[Array]:
-        is_extreme = real == xp.reshape(y, kept)
+        is_extreme = real == xp.reshape(y, kept)  # (B, T, M)
         hit = xp.astype(is_extreme, dy.dtype)  # 1 at the extreme entries, else 0
-        ties = total(hit, axis, keepdims=True)  # how many there are
-        dx = hit * (xp.reshape(dy, kept) / ties)
+        ties = total(hit, axis, keepdims=True)  # (B, T, 1), how many there are
+        share = xp.reshape(dy, kept) / ties  # (B, T, 1)
+        dx = hit * share
         return (dx,)
 
     # So far y is real. Its imaginary part comes from the entries that share the gradient.
     if is_complex(x):
         ones = xp.ones(y.shape, dtype=x.dtype, device=x.device)
         (share,) = pullback(ones)
-        return xp.sum(x * share, axis=axis, keepdims=keepdims), pullback
+        followed = xp.sum(x * share, axis=axis, keepdims=keepdims)
+        return followed, pullback
     return y, pullback
 
 
 @operation(requirement=axes)
-def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+def logsumexp(
+    x: Array,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+) -> tuple[Array, Pullback]:
     """y = log Σ eˣ over axis.   dx = dy · eˣ⁻ʸ, the softmax of x.
 
     The largest entry is subtracted first, so that no exponential of finite entries overflows. If
@@ -121,28 +163,30 @@ def logsumexp(x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[A
     kept = _kept(x.shape, axis)
     if is_exact(x):
         x = xp.astype(x, xp.float64)  # a difference of narrow integers overflows
-    real = xp.real(x) if is_complex(x) else x
+    real = x
+    if is_complex(x):
+        real = xp.real(x)
 
-    # 0 instead of an infinite largest entry: ∞ − ∞ is NaN.
+    # 0 instead of an infinite largest entry: ∞ − ∞ is NaN. No entries have no largest one.
     if 0 in x.shape:
         peak = xp.zeros(kept, dtype=real.dtype, device=x.device)
     else:
-        peak = xp.max(real, axis=axis, keepdims=True)
+        peak = xp.max(real, axis=axis, keepdims=True)  # (B, T, 1)
         peak = xp.where(xp.isinf(peak), xp.zeros_like(peak), peak)
 
-    exps = xp.exp(x - peak)  # (B, T, M) over the last axis
+    exps = xp.exp(x - peak)  # (B, T, M)
     sums = total(exps, axis, keepdims=True)  # (B, T, 1)
 
     # The largest exponential is e⁰ = 1, so a sum is 0 only if all entries are −∞ or none exists.
     empty = sums == 0
     sums = xp.where(empty, xp.ones_like(sums), sums)  # log 0 would warn, and 0 / 0 be NaN
     nothing = xp.full_like(sums, -math.inf)
-    y = xp.where(empty, nothing, xp.log(sums) + peak)
+    y = xp.where(empty, nothing, xp.log(sums) + peak)  # (B, T, 1)
     y = xp.sum(y, axis=axis, keepdims=keepdims)  # of one number: only the axes are removed
 
     def pullback(dy: Array) -> tuple[Array]:
         softmax = exps / sums  # (B, T, M), without another exponential
-        dx = xp.reshape(dy, kept) * softmax
+        dx = xp.reshape(dy, kept) * softmax  # (B, T, M)
         return (dx,)
 
     return y, pullback

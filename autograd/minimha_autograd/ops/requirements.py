@@ -1,6 +1,7 @@
 """What operations require of their arguments, checked after an error to explain it.
 
-Each function returns the violation and the likely fix, or None if its requirement is met.
+Each function returns the violation and the likely fix, or None if its requirement is met. Checks
+before each call would cost time that only calls with an error need.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ def broadcasting(*arrays: Array, **_: Any) -> str | None:
         if is_array(x):  # a number broadcasts to any shape
             shapes.append(tuple(x.shape))
     if _broadcast(shapes):
-        return None
+        return None  # the error has another cause
 
     # A vector that was meant as a column is the most common cause.
     fix = ""
     for k, shape in enumerate(shapes):
         changed = list(shapes)
-        changed[k] = (*shape, 1)
+        changed[k] = (*shape, 1)  # (N,) as (N, 1)
         if len(shape) == 1 and _broadcast(changed):
             fix = f"; {shape} as a column, by [:, None], would fit"
     return (
@@ -46,6 +47,7 @@ def _joined(shapes: list[tuple[int, ...]]) -> str:
 
 def multiplying(a: Array, b: Array, **_: Any) -> str | None:
     """(…, N, K) and (…, K, L)"""
+    # Neither numbers nor arrays without axes have a K.
     if not (is_array(a) and is_array(b) and a.ndim and b.ndim):
         return "a product of matrices needs arrays with an axis at least; * multiplies by a number"
 
@@ -54,6 +56,7 @@ def multiplying(a: Array, b: Array, **_: Any) -> str | None:
     if b.ndim > 1:
         inner = b.shape[-2]
 
+    # With the same K, only the leading axes (…) can be wrong.
     if last == inner:
         leading = [tuple(a.shape[:-2]), tuple(b.shape[:-2])]
         if _broadcast(leading):
@@ -71,6 +74,7 @@ def multiplying(a: Array, b: Array, **_: Any) -> str | None:
 
 def axes(x: Array, *_: Array, axis: Any = None, **__: Any) -> str | None:
     """Each axis exists and occurs once."""
+    # All the forms of axis as one tuple.
     named: tuple[Any, ...] = (axis,)
     if isinstance(axis, tuple):
         named = axis

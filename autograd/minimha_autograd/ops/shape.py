@@ -1,4 +1,8 @@
-"""Operations that move, repeat or drop entries without changing them."""
+"""Operations that move, repeat or drop entries without changing them.
+
+Their pullbacks save no arrays: where the entries went depends on shapes and axes alone. They move
+the gradients back, and add up those of an entry that y contains several times.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,11 @@ from .requirements import axes, one_axis
 
 
 @operation(native=always)
-def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
+def reshape(
+    x: Array,
+    *,
+    shape: tuple[int, ...],
+) -> tuple[Array, Pullback]:
     """y = the entries of x, in row-major order, in another shape.   dx = dy in the shape of x.
 
     One length may be −1; it is computed from the others.
@@ -25,12 +33,16 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
     before = x.shape
     if isinstance(shape, int):
         shape = (shape,)
-    y = xp.reshape(x, tuple(shape))
+    y = xp.reshape(x, tuple(shape))  # (B, T, M) to (B, T, H, D) with M = H D
     return y, lambda dy: (xp.reshape(dy, before),)
 
 
 @operation(native=always)
-def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
+def permute_dims(
+    x: Array,
+    *,
+    axes: tuple[int, ...],
+) -> tuple[Array, Pullback]:
     """y has as its k-th axis the axis axes[k] of x.   dx = dy with the axes put back."""
     xp = namespace(x)
     if isinstance(axes, int):
@@ -41,20 +53,32 @@ def permute_dims(x: Array, *, axes: tuple[int, ...]) -> tuple[Array, Pullback]:
     # What axes (2, 0, 1) do is undone by (1, 2, 0).
     back = [0] * x.ndim
     for k, axis in enumerate(axes):
-        back[axis] = k
+        back[axis] = k  # axis k of y came from this axis of x
     inverse = tuple(back)
     return y, lambda dy: (xp.permute_dims(dy, inverse),)
 
 
-def _two_axes(x: Array, *, axis1: int = -2, axis2: int = -1) -> str | None:
+def _two_axes(
+    x: Array,
+    *,
+    axis1: int = -2,
+    axis2: int = -1,
+) -> str | None:
     return axes(x, axis=(axis1, axis2))
 
 
 @operation(requirement=_two_axes, native=always)
-def transpose(x: Array, *, axis1: int = -2, axis2: int = -1) -> tuple[Array, Pullback]:
+def transpose(
+    x: Array,
+    *,
+    axis1: int = -2,
+    axis2: int = -1,
+) -> tuple[Array, Pullback]:
     """y = x with two axes swapped.   dx = dy with the same axes swapped."""
     order = list(range(x.ndim))  # all axes where they are
     order[axis1], order[axis2] = order[axis2], order[axis1]
+
+    # The function as written, since this wrapper already checks the arguments.
     return permute_dims.function(x, axes=tuple(order))
 
 
@@ -67,19 +91,30 @@ def matrix_transpose(x: Array) -> tuple[Array, Pullback]:
 
 
 @operation(native=always)
-def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> tuple[Array, Pullback]:
+def broadcast_to(
+    x: Array,
+    *,
+    shape: tuple[int, ...],
+) -> tuple[Array, Pullback]:
     """y = x repeated along new axes and axes of length 1.   dx = dy summed over them."""
     if isinstance(shape, int):
         shape = (shape,)
     shape = tuple(shape)
     if shape and min(shape) < 0:
         raise ValueError(f"the lengths of {shape} must be at least 0")
-    y = namespace(x).broadcast_to(x, shape)  # a view, which repeats entries without copying them
-    return y, lambda dy: (dy,)  # the wrapper sums
+    xp = namespace(x)
+    y = xp.broadcast_to(x, shape)  # a view, which repeats entries without copying them
+
+    # The tape sums dy to the shape of x, as for every argument that was broadcast.
+    return y, lambda dy: (dy,)
 
 
 @operation(native=always)
-def expand_dims(x: Array, *, axis: int = 0) -> tuple[Array, Pullback]:
+def expand_dims(
+    x: Array,
+    *,
+    axis: int = 0,
+) -> tuple[Array, Pullback]:
     """y = x with a new axis of length 1 at this place.   dx = dy without it."""
     xp = namespace(x)
     before = x.shape
@@ -92,7 +127,11 @@ def _axes_of_length_1(x: Array, *, axis: Any = None) -> str:
 
 
 @operation(requirement=_axes_of_length_1, native=always)
-def squeeze(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
+def squeeze(
+    x: Array,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+) -> tuple[Array, Pullback]:
     """y = x without these axes of length 1, by default all of them.   dx = dy with them.
 
     Raises ValueError for an axis of another length.
@@ -113,9 +152,12 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
 
     Called with the arrays, and axis by name, or with a list of them.
     """
-    y = namespace(*arrays).concat(arrays, axis=axis)
+    xp = namespace(*arrays)
+    y = xp.concat(arrays, axis=axis)  # (B, T, M) and (B, S, M) to (B, T + S, M) with axis 1
+
+    # Where each array begins in y, and the last one ends: 0, T, T + S.
     lengths = [x.shape[axis] for x in arrays]
-    ends = (0, *accumulate(lengths))  # where each array begins in y, and the last one ends
+    ends = (0, *accumulate(lengths))
     return y, lambda dy: _cut(dy, ends, axis)
 
 
@@ -127,12 +169,15 @@ def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """
     xp = namespace(*arrays)
     y = xp.stack(arrays, axis=axis)  # two (B, T) to (B, 2, T) with axis 1
-    return y, lambda dy: xp.unstack(dy, axis=axis)
+    return y, lambda dy: xp.unstack(dy, axis=axis)  # (B, 2, T) to two (B, T)
 
 
 @operation(requirement=one_axis, native=always)
 def split(
-    x: Array, *, sections: int | tuple[int, ...], axis: int = 0
+    x: Array,
+    *,
+    sections: int | tuple[int, ...],
+    axis: int = 0,
 ) -> tuple[tuple[Array, ...], Pullback]:
     """The parts of x along axis: this many equal ones, or cut at the given indices.
 
@@ -141,6 +186,8 @@ def split(
     """
     xp = namespace(x)
     n = x.shape[axis]
+
+    # A number of parts as the indices where they meet.
     if isinstance(sections, int):
         if sections < 1 or n % sections:
             raise ValueError(f"length {n} cannot be split into {sections} equal parts")
@@ -152,23 +199,36 @@ def split(
     if list(sections) != sorted(sections):
         raise ValueError(f"the indices {sections} must increase")
 
-    parts = _cut(x, (0, *sections, n), axis)
+    ends = (0, *sections, n)
+    parts = _cut(x, ends, axis)
     shapes = [part.shape for part in parts]  # of the gradients that may be missing
 
     def pullback(*dys: Array | None) -> tuple[Array]:
         like = next(dy for dy in dys if dy is not None)  # one at least has a gradient
+
+        # A part that nothing depends on receives no gradient, but its entries need zeros.
         filled = []
         for dy, shape in zip(dys, shapes, strict=True):
             if dy is None:
-                dy = xp.zeros(shape, dtype=like.dtype, device=like.device)  # noqa: PLW2901
+                dy = xp.zeros(  # noqa: PLW2901
+                    shape,
+                    dtype=like.dtype,
+                    device=like.device,
+                )
             filled.append(dy)
-        return (xp.concat(filled, axis=axis),)
+        dx = xp.concat(filled, axis=axis)
+        return (dx,)
 
     return parts, pullback
 
 
 @operation(native=always)
-def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullback]:
+def pad(
+    x: Array,
+    *,
+    pad_width: Any,
+    value: float = 0.0,
+) -> tuple[Array, Pullback]:
     """y = x with a margin of a constant value.   dx = dy without the margin.
 
     pad_width  for each axis (before, after); or one such pair, or one number, for all axes
@@ -178,37 +238,56 @@ def pad(x: Array, *, pad_width: Any, value: float = 0.0) -> tuple[Array, Pullbac
     if len(pairs) != x.ndim or any(not isinstance(n, Integral) or n < 0 for p in pairs for n in p):
         raise ValueError(f"pad_width must be integers of at least 0, not {pad_width!r}")
 
+    # Along each axis, the length of y and the part of it that holds x.
     shape = []
     inside = []
     for n, (before, after) in zip(x.shape, pairs, strict=True):
         shape.append(before + n + after)
         inside.append(slice(before, before + n))
-    inner = tuple(inside)  # where x lies in y
+    inner = tuple(inside)  # y[1:4, 2:6] for x of shape (3, 4), with 1 row and 2 columns in front
 
-    y = namespace(x).full(tuple(shape), value, dtype=x.dtype, device=x.device)
+    xp = namespace(x)
+    y = xp.full(
+        tuple(shape),
+        value,
+        dtype=x.dtype,
+        device=x.device,
+    )
     y[inner] = x
+
+    # The margin is constant, so what flows back to it ends here.
     return y, lambda dy: (dy[inner],)
 
 
 def _pairs(pad_width: Any, ndim: int) -> Any:
     """The widths of a margin as one pair for each axis."""
     if isinstance(pad_width, int):
-        return [(pad_width, pad_width)] * ndim
+        pair = (pad_width, pad_width)
+        return [pair] * ndim
     if isinstance(pad_width[0], Integral):
         return [pad_width] * ndim
     return pad_width
 
 
 @operation(requirement=axes, native=always)
-def flip(x: Array, *, axis: int | tuple[int, ...] | None = None) -> tuple[Array, Pullback]:
+def flip(
+    x: Array,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+) -> tuple[Array, Pullback]:
     """y = x in reverse order along axis, along all by default.   dx = dy in reverse order."""
     xp = namespace(x)
     y = xp.flip(x, axis=axis)
-    return y, lambda dy: (xp.flip(dy, axis=axis),)
+    return y, lambda dy: (xp.flip(dy, axis=axis),)  # reversed twice, the order is the old one
 
 
 @operation(requirement=axes)
-def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, Pullback]:
+def repeat(
+    x: Array,
+    *,
+    repeats: int,
+    axis: int | None = None,
+) -> tuple[Array, Pullback]:
     """y = each entry of x, repeated along axis; by default along x as one row.
 
     dx = dy summed over the copies. For grouped heads: (B, G, S, D) to (B, H, S, D) with axis 1 and
@@ -232,13 +311,18 @@ def repeat(x: Array, *, repeats: int, axis: int | None = None) -> tuple[Array, P
     def pullback(dy: Array) -> tuple[Array]:
         dy = xp.reshape(dy, apart)
         dx = xp.sum(dy, axis=copies)  # (B, G, S, D)
-        return (xp.reshape(dx, before),)
+        dx = xp.reshape(dx, before)  # if x was repeated as one row
+        return (dx,)
 
     return y, pullback
 
 
 @operation(converts=True, native=always)
-def to_device(x: Array, *, device: Any) -> tuple[Array, Pullback]:
+def to_device(
+    x: Array,
+    *,
+    device: Any,
+) -> tuple[Array, Pullback]:
     """y = x on another device.   dx = dy on the device of x."""
     back = backend.mover(x)  # which need not save x
     y = backend.to_device(x, device)
@@ -249,4 +333,8 @@ def _cut(x: Array, ends: tuple[int, ...], axis: int) -> tuple[Array, ...]:
     """The parts of x between these places along axis."""
     axis = axis % x.ndim  # counted from the left
     before = (slice(None),) * axis  # all of the axes in front: x[:, :, i:j] for axis 2
-    return tuple(x[(*before, slice(start, end), ...)] for start, end in pairwise(ends))
+    parts = []
+    for start, end in pairwise(ends):
+        part = x[(*before, slice(start, end), ...)]
+        parts.append(part)
+    return tuple(parts)

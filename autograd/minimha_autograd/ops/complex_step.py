@@ -1,0 +1,34 @@
+"""What a choice means for complex numbers: the real part decides.
+
+Complex numbers come only from the complex-step check, which computes f(x + ih) with a tiny h and
+reads the derivative off the imaginary part. So an operation that compares numbers, or takes their
+size, must treat x + ih as it treats x. For real arrays these functions are those of the library.
+"""
+
+from __future__ import annotations
+
+from ..backend import Array, is_complex, namespace
+
+
+def real(x: Array) -> Array:
+    """The real part, which comparisons look at."""
+    if is_complex(x):
+        return namespace(x).real(x)
+    return x
+
+
+def sign(x: Array) -> Array:
+    """−1, 0 or 1, in the dtype of x."""
+    xp = namespace(x)
+
+    # The library's sign of a complex z is z / |z|, which is no longer the sign of x.
+    signs = xp.sign(real(x))
+    return xp.astype(signs, x.dtype)
+
+
+def absolute(x: Array) -> Array:
+    """|x|, or for complex numbers the function that continues it: x or −x."""
+    # The standard's |a + ih| has no derivative; this one is analytic away from a = 0.
+    if is_complex(x):
+        return sign(x) * x
+    return namespace(x).abs(x)
