@@ -1,5 +1,5 @@
-"""Finding faults: behind a wrong gradient, where `mh.gradcheck` loads this, and behind a model that
-does not learn: `mh.diagnose`."""
+"""Finding faults: the mistake behind a wrong gradient, for which `mh.gradcheck` loads this package,
+and the reason why a model does not learn, which `mh.diagnose` looks for."""
 
 from .learning import diagnose
 

@@ -1,8 +1,8 @@
 """What a wrong gradient looks like, by its numbers alone: factors, transposes, missing terms.
 
-A recogniser is a function of a Step that yields the gradients that known mistakes give. Where it
-recognises a mistake by other facts, it yields the gradient found. Its docstring says what it
-recognises.
+A recogniser is a function of a Step that yields the gradients to which known mistakes lead; the
+mistake is recognised if one of them equals the gradient found. If a recogniser knows the mistake by
+other facts, it yields the gradient found itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from .trace import RESULT, Trace
 
 
 def before_comparing(trace: Trace, name: str) -> Cause | None:
-    """The cause, if the numbers cannot be compared or need no comparison."""
+    """Return the cause of a wrong gradient if it is known without comparing the gradient with those
+    of known mistakes, or if no comparison is possible; otherwise None."""
     consumers, target = trace.consumers(name), trace.targets[name]
     not_linear = trace.failed.gradients.not_linear
     if not_linear and (name in not_linear or name not in trace.inputs):
@@ -73,7 +74,8 @@ _SWAPPED = "it is the gradient of {}: check the order in which the gradients are
 
 
 def counted(step: Step) -> Iterator[Mistake]:
-    """Contributions of ranks that are counted once for each rank, or left out."""
+    """Yield the gradients that result if, in a function that runs on several ranks, each
+    contribution is counted once for each rank, or the contributions of other ranks are left out."""
     trace = step.trace
     ranks = getattr(trace.function.f, "ranks", 1)  # `parallel.across` sets it
     if ranks == 1 or step.consumer is not None or step.name not in trace.inputs:
@@ -101,7 +103,8 @@ def counted(step: Step) -> Iterator[Mistake]:
 
 
 def uses(step: Step) -> Iterator[Mistake]:
-    """A node that is used several times: a use is missing in its gradient, or counted twice."""
+    """Yield the gradients of a node that is used several times, if the shares of some uses are
+    missing, or counted twice."""
     parts = [*step.parts.values()]
     if any(_parallel(a, b) for a, b in itertools.combinations(parts, 2)):
         return  # a factor in one looks like more or less of the other
@@ -123,7 +126,7 @@ def _parallel(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def nothing(step: Step) -> Iterator[Mistake]:
-    """No gradient at all."""
+    """Yield a gradient of zeros, which results if the gradient is never set or is cut off."""
     zero = np.zeros_like(step.right)
     if step.is_part:
         text = f"the share of the gradient that comes through {step.consumer} is missing"
@@ -133,7 +136,8 @@ def nothing(step: Step) -> Iterator[Mistake]:
 
 
 def constant_ratio(step: Step) -> Iterator[Mistake]:
-    """The right gradient times a number."""
+    """Yield the right gradient with its sign flipped, divided by a number of entries, or multiplied
+    by another constant factor."""
     ratio = step.multiple(step.right, step.yours)
     if ratio is None:
         return
@@ -152,8 +156,9 @@ def constant_ratio(step: Step) -> Iterator[Mistake]:
 
 
 def _lengths(step: Step) -> Iterator[tuple[int, str]]:
-    """Products of the lengths of axes over which a gradient may have been summed or averaged: axes
-    that only one side of the step has."""
+    """Yield each product of up to three lengths of axes over which a gradient may have been summed
+    or averaged, and the product in words. Only axes that either the node or its consumer lacks are
+    candidates."""
     before, after = (Counter(step.values[n].shape) for n in (step.name, step.consumer or RESULT))
     lengths = [*(after - before).elements(), *(before - after).elements()]
     for count in range(1, min(len(lengths), 3) + 1):
@@ -163,7 +168,8 @@ def _lengths(step: Step) -> Iterator[tuple[int, str]]:
 
 
 def reordered(step: Step) -> Iterator[Mistake]:
-    """The right gradient with axes swapped, or reshaped where axes have to be swapped as well."""
+    """Yield the right gradient with its axes in each other order, and the gradient found if it has
+    the right numbers in an order to which a reshape in place of a transpose leads."""
     for axes in itertools.permutations(range(step.right.ndim)):
         swapped = np.transpose(step.right, axes)
         yield "transposed", swapped, "it is the right gradient, transposed"
@@ -185,7 +191,8 @@ def reordered(step: Step) -> Iterator[Mistake]:
 
 
 def another_input(step: Step) -> Iterator[Mistake]:
-    """The gradient is right, but for another input."""
+    """Yield the right gradients of the other nodes whose gradients are wrong: two of them may have
+    been returned in the wrong order."""
     candidates = set(step.trace.wrong) - {step.name, *step.downstream}
     for name, gradient in step.gradients.items():
         if name in candidates:
@@ -193,7 +200,8 @@ def another_input(step: Step) -> Iterator[Mistake]:
 
 
 def passed_through(step: Step) -> Iterator[Mistake]:
-    """The gradient of a later node, passed on unchanged or added once too often."""
+    """Yield the gradient found if it is that of a later node, passed on without the derivative of
+    the step between them; and the right gradient with that of a later node added once too often."""
     for name in step.downstream:
         dy = summed_to(step.gradients.get(name), step.value.shape)
         if (ratio := step.multiple(dy, step.yours)) is not None:
@@ -212,7 +220,8 @@ def passed_through(step: Step) -> Iterator[Mistake]:
 
 
 def product(step: Step) -> Iterator[Mistake]:
-    """A product of a gradient and a value, but not the right product."""
+    """Yield the gradient found if it is a product of a gradient and a value, but not the right
+    product, or is the right product for one item of the batch only."""
     shape = step.value.shape
     known = [(p, summed_to(p.array, shape)) for p in (*products(step), *elementwise(step))]
     same = [p for p, made in known if step.multiple(made, step.right) is not None]

@@ -1,4 +1,4 @@
-"""Arrays that were broadcast, and heads that share a key head."""
+"""Arithmetic for arrays that were broadcast, and for several query heads that share a key head."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 
 def summed_to(x: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None:
-    """x summed to this shape: over the axes along which an array of this shape is repeated if it is
-    broadcast to the shape of x. None if it cannot be broadcast to that."""
+    """Sum x over the axes along which an array of this shape is repeated when it is broadcast to
+    the shape of x. Returns None if it cannot be broadcast to the shape of x."""
     if x is None or x.ndim < len(shape):
         return None
     x = x.sum(axis=tuple(range(x.ndim - len(shape))))
@@ -20,8 +20,9 @@ def summed_to(x: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None
 
 
 def in_same_place(pairs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Of the products of all pairs of matrices (…, n, …, m), which np.dot computes, only those of
-    matrices with the same batch index: (…, n, m), which is `shape`. None for other shapes."""
+    """Of the products of all pairs of matrices (…, n, …, m), which np.dot computes, return those of
+    matrices with the same batch index: (…, n, m), which is `shape`. Returns None if the shapes are
+    different."""
     *batch, n, m = shape if len(shape) > 2 else (0, 0, 0)
     if pairs.shape != (*batch, n, *batch, m):
         return None
@@ -31,8 +32,8 @@ def in_same_place(pairs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | Non
 
 
 def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """a @ b. If one of them has fewer heads, each of these serves a group of the other's heads.
-    None if they do not broadcast."""
+    """Return a @ b. If one of the arrays has fewer heads, each of its heads is multiplied with a
+    group of the other's heads. Returns None if the shapes do not fit."""
     if a.ndim >= 3 <= b.ndim and 0 not in (heads := (a.shape[-3], b.shape[-3])):
         a = np.repeat(a, max(heads[1] // heads[0], 1), axis=-3)
         b = np.repeat(b, max(heads[0] // heads[1], 1), axis=-3)
@@ -43,7 +44,8 @@ def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
 
 
 def by_group(x: np.ndarray, like: np.ndarray) -> np.ndarray | None:
-    """x (…, H, m, n) as (…, G, H/G, m, n), if `like` has G heads and x has more; else None."""
+    """Reshape x (…, H, m, n) to (…, G, H/G, m, n), where G is the number of heads of `like`.
+    Returns None unless x has more heads than `like`, and a multiple of them."""
     if not x.ndim == like.ndim >= 3:
         return None
     heads, groups = x.shape[-3], like.shape[-3]
@@ -53,11 +55,13 @@ def by_group(x: np.ndarray, like: np.ndarray) -> np.ndarray | None:
 
 
 def summed_over_groups(x: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """x with the heads of each group added up, where there are more of them than in like."""
+    """Add up the heads of x in each group that shares a head of `like`. Returns x unchanged if it
+    does not have more heads than `like`."""
     groups = by_group(x, like)
     return x if groups is None else groups.sum(axis=-3)
 
 
 def through_softmax(p: np.ndarray, dp: np.ndarray, axis: int = -1) -> np.ndarray:
-    """The pullback of softmax: P · (dP − Σ P · dP)."""
+    """Return the gradient of the scores, P · (dP − Σ P · dP), from the weights P = softmax(scores)
+    and their gradient dP."""
     return np.asarray(p * (dp - (p * dp).sum(axis=axis, keepdims=True)))

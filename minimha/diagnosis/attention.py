@@ -18,7 +18,8 @@ from .step import Mistake, Step, products
 
 
 def scale(step: Step) -> Iterator[Mistake]:
-    """The scale 1/√D of the scores, missing or applied twice."""
+    """Yield the gradients that result if the scale 1/√D of the scores is missing or applied
+    twice."""
     if step.multiple(step.right, step.yours) is None or not _before_weights(step):
         return
     nodes = step.trace.values if step.trace.located else ()
@@ -34,7 +35,8 @@ def scale(step: Step) -> Iterator[Mistake]:
 
 
 def _before_weights(step: Step) -> bool:
-    """Whether attention weights are computed from it, or its name says so."""
+    """Whether the step's node is used to compute attention weights, according to its name or to the
+    values computed from it."""
     named = {name.lower() for name in step.trace.inputs}
     operands = [both for both in ({"query", "key"}, {"q", "k"}) if both <= named]
     if step.name.lower() in {"raw", "scaled", "scores"}.union(*operands):
@@ -47,7 +49,8 @@ def _before_weights(step: Step) -> bool:
 
 
 def groups(step: Step) -> Iterator[Mistake]:
-    """The gradient of a key head that several query heads share."""
+    """Yield wrong gradients of a key head that several query heads share: the mean over its group,
+    the gradient of one head of the group, or the sum over the wrong heads."""
     per_head = [p.array for p in products(step, each_head=True)]
     for x in (*per_head, *step.gradients.values()):
         each = by_group(x, step.value)
@@ -67,7 +70,8 @@ def groups(step: Step) -> Iterator[Mistake]:
 
 
 def wrong_softmax(step: Step) -> Iterator[Mistake]:
-    """The forms that known mistakes give to dx = y · (dy − Σ dy · y)."""
+    """Yield the gradients that known mistakes in dx = y · (dy − Σ dy · y) give, if the step
+    computes y = softmax(x)."""
     if not step.keeps_shape:
         return
     y, dy, x = step.output, step.dy, step.value
@@ -92,13 +96,15 @@ def wrong_softmax(step: Step) -> Iterator[Mistake]:
 
 
 def untapped_softmax(step: Step) -> Iterator[Mistake]:
-    """A mistake in the softmax of attention without taps, as it shows in dQ and dK."""
+    """Yield the gradients of queries and keys that follow from a mistake in the softmax, for a
+    function that computes attention without showing its intermediates through `tap`."""
     if "weights" in step.trace.values or not {"weights", "scores"} <= step.gradients.keys():
         return
     y, dy, dx = step.values["weights"], step.gradients["weights"], step.gradients["scores"]
 
     def onto(dx: np.ndarray, x: np.ndarray, is_key: bool) -> np.ndarray | None:
-        """dQ = dS K or dK = dSᵀ Q, in the shape of the node; None if it has no such shape."""
+        """Return dQ = dS K or, if x is the query and the node the key, dK = dSᵀ Q, summed to the
+        shape of the node. Returns None if the product does not have such a shape."""
         made = matmul(dx.mT if is_key else dx, x)
         like = step.value
         return None if made is None else summed_to(summed_over_groups(made, like), like.shape)
@@ -116,7 +122,9 @@ def untapped_softmax(step: Step) -> Iterator[Mistake]:
 def _softmax_mistakes(
     y: np.ndarray, dy: np.ndarray, letters: tuple[str, str], axis: int = -1
 ) -> list[tuple[str, np.ndarray, str]]:
-    """Known mistakes in the gradient of softmax, and the gradients that they give."""
+    """List known mistakes in the gradient of softmax: for each, the name of the cause, the gradient
+    that results, and a sentence about it. In the formulas, the input and the output of softmax have
+    these letters."""
 
     def row(a: np.ndarray, axis: Any = axis) -> np.ndarray:
         return np.asarray(a.sum(axis=axis, keepdims=True))
@@ -163,8 +171,9 @@ def _softmax_mistakes(
 
 
 def sharpness(x: np.ndarray, p: np.ndarray, axis: int) -> float | None:
-    """The number c for which p = softmax(c · x) along an axis, up to a factor for each row; masked
-    entries of p are 0. None if there is no such c, or if p has too few entries to tell."""
+    """Return the number c for which each row of p along the axis is proportional to exp(c · x), as
+    in p = softmax(c · x), except that masked entries of p are 0. Returns None if there is no such
+    c, or if p has too few entries to tell."""
     seen = p > 0
     count = seen.sum(axis=axis, keepdims=True)
     free = seen.sum() - (count > 0).sum()
@@ -182,7 +191,8 @@ def sharpness(x: np.ndarray, p: np.ndarray, axis: int) -> float | None:
 
 
 def dropout(step: Step) -> Iterator[Mistake]:
-    """dx = keep · dy / (1 − p), with the same keep as in the forward pass."""
+    """Yield the gradients that result if the backward of dropout does not drop the entries that the
+    forward dropped, or lacks the factor 1 / (1 − p)."""
     if not step.keeps_shape:
         return
     some = step.value != 0
@@ -204,7 +214,8 @@ def dropout(step: Step) -> Iterator[Mistake]:
 
 
 def mask(step: Step) -> Iterator[Mistake]:
-    """A gradient for entries that the forward masks."""
+    """Yield the gradient found if it is wrong only at entries that do not affect the result,
+    because the forward masks them."""
     if step.is_part:
         return  # the other consumers may depend on what is masked here
     size, off = abs(step.right).max(initial=0.0), step.off
@@ -220,7 +231,8 @@ def mask(step: Step) -> Iterator[Mistake]:
 
 
 def parts_exchanged(step: Step) -> Iterator[Mistake]:
-    """A node that is split into parts whose gradients are swapped."""
+    """Yield the gradient of a node that is split into parts, with the gradients of two parts
+    swapped."""
     for (a, x), (b, y) in itertools.combinations(step.parts.items(), 2):
         here, there = x != 0, y != 0
         if (here & there).any() or here.sum() != there.sum():

@@ -9,7 +9,7 @@ ALL_PAIRS = (
     "with more than two axes, np.dot and np.inner multiply all pairs of matrices; write a @ b, or "
     "a @ b.mT for np.inner(a, b): @ multiplies only matrices with the same batch index"
 )
-"""What np.dot does and @ does not. NumPy may deprecate it:
+"""A sentence about what np.dot does and @ does not. NumPy may deprecate such calls of np.dot:
 https://github.com/numpy/numpy/issues/31725."""
 _CAUSES = {
     "01 arrays": """averaged unsummed reshape-for-swap""",
@@ -38,8 +38,9 @@ class Cause(NamedTuple):
 
 
 class WrongGradient(NamedTuple):
-    """A node at fault; the nodes computed from it, whose gradients are right; and the likely cause:
-    its short name or "unexplained", a sentence, and the chapter to read, "" for none."""
+    """What is wrong with the gradient of one node: the node's name; the nodes computed from it,
+    whose gradients are right; the likely cause, by its short name or as "unexplained"; a sentence
+    about it; and the chapter to read, "" if there is none."""
 
     node: str
     after: tuple[str, ...]
@@ -49,8 +50,9 @@ class WrongGradient(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """The names of the nodes at fault, the last made first, and what is wrong at each. The cause,
-    text and chapter are those of the first. `facts` is the message without any guess."""
+    """All nodes whose formulas are at fault, the last computed first, and what is wrong at each.
+    `cause`, `text` and `chapter` are those of the first node. `facts` is the message without any
+    guess."""
 
     nodes: tuple[str, ...]
     cause: str

@@ -1,4 +1,4 @@
-"""When two arrays count as the same up to rounding, and by which factor they differ if not."""
+"""When two arrays count as equal up to rounding, and by which factor they differ if they do not."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Any
 import numpy as np
 
 MEASURED = {"float64": 1e-6, "float32": 1e-3}
-"""The relative error of a numerical derivative, by dtype."""
+"""The relative error that a numerical derivative may have, by dtype."""
 
 
 def rounding(*arrays: np.ndarray) -> float:
-    """The relative error that sums in another order can have, in any of these dtypes."""
+    """Return the relative error to expect when numbers are added in another order: 1e-5 if any of
+    the arrays is float32, otherwise 1e-11."""
     return 1e-5 if any(x.dtype == np.float32 for x in arrays) else 1e-11
 
 
 def is_close(a: np.ndarray, b: np.ndarray, tolerance: float | None = None) -> bool:
-    """Whether two arrays have one shape and differ by at most the tolerance, relative to the
+    """Whether two arrays have the same shape and differ by at most the tolerance, relative to the
     largest finite entry of b: sums in another order round differently. NaN is equal to NaN.
 
-    tolerance  by default `rounding`
+    tolerance  by default `rounding` of the two arrays
     """
     if a.shape != b.shape or not {a.dtype.kind, b.dtype.kind} <= set("biufc"):
         return a.shape == b.shape and bool((a == b).all())
@@ -30,10 +31,11 @@ def is_close(a: np.ndarray, b: np.ndarray, tolerance: float | None = None) -> bo
 
 
 def is_rounded(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays of floats, the same one computed twice, differ by rounding only.
+    """Whether two arrays of floats, which were computed in the same way, differ only by rounding.
 
-    The largest entry does not count here: it may be a masked score, −1e9 or the lowest float. Each
-    entry is compared by its own size or, where terms cancel, by that of a small entry.
+    The difference of two entries is compared with their own size or, because terms may cancel, with
+    that of a small entry. It is not compared with the largest entry, which may be a masked score:
+    −1e9 or the lowest float.
     """
     if a.shape != b.shape:
         return False
@@ -44,7 +46,7 @@ def is_rounded(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def factor(a: np.ndarray, b: np.ndarray, axis: int | None = None) -> Any:
-    """What a has to be multiplied by to come closest to b: one number, or with an axis one for each
-    row along it; 0 where a is 0."""
+    """Return the number by which a has to be multiplied to come closest to b, or with an axis one
+    such number for each row along it. The number is 0 if a is 0."""
     squares = (a * a).sum(axis=axis, keepdims=axis is not None)
     return (a * b).sum(axis=axis, keepdims=axis is not None) / np.where(squares == 0, 1, squares)

@@ -22,7 +22,8 @@ RECOGNISERS: tuple[Callable[[Step], Iterator[Mistake]], ...] = (
     arithmetic.constant_ratio, arithmetic.reordered, arithmetic.another_input,
     arithmetic.passed_through, arithmetic.product,
 )  # fmt: skip
-"""The known mistakes, in the order of the search: those of attention before general ones."""
+"""The functions that recognise known mistakes, in the order of the search: those for attention come
+before the general ones."""
 
 _AXES = {
     ("query", "q", "heads"): ("batch", "head", "query", "column"),
@@ -36,7 +37,7 @@ AXES = {(name, len(axes)): axes for names, axes in _AXES.items() for name in nam
 
 
 def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
-    """The message of a failed check, and its diagnosis."""
+    """Return the message for a check that failed, and its diagnosis."""
     if failed.only_at_kinks:
         return failed.message(), _kink(failed)
     trace = Trace(failed)
@@ -63,7 +64,7 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
 
 
 def diagnosis_of(trace: Trace) -> Diagnosis:
-    """The nodes at fault and what each fault looks like."""
+    """Find the nodes at fault, and for each the likely cause."""
     found = []
     for name in trace.culprits:
         after = tuple(trace.consumers(name)) if trace.located else ()
@@ -75,15 +76,17 @@ def diagnosis_of(trace: Trace) -> Diagnosis:
 
 
 def _kink(failed: FailedCheck) -> Diagnosis:
-    """The diagnosis where the gradient is wrong at a kink alone: no formula is at fault."""
+    """Return the diagnosis for a gradient that is wrong only where the function has a kink: no
+    formula is at fault."""
     text, chapter = "\n".join(failed.kink()), CHAPTERS["kink"]
     found = tuple(WrongGradient(name, (), "kink", text, chapter) for name in failed.wrong)
     return Diagnosis(tuple(failed.wrong), "kink", text, chapter, found, failed.message())
 
 
 def _chapter(trace: Trace, cause: Cause) -> str:
-    """The chapter to read. For a product with a wrong operand, it depends on the function: 05 if it
-    computes attention, 04 if it has weights, otherwise the general one."""
+    """Return the chapter to read about a cause, "" if there is none. For a product with a wrong
+    operand, it depends on the function: 05 if it computes attention, 04 if it has weights,
+    otherwise the general one."""
     if cause.name.startswith("operand"):
         if trace.values.keys() & {"scores", "weights", "query"}:
             return "05 attention"
@@ -93,7 +96,8 @@ def _chapter(trace: Trace, cause: Cause) -> str:
 
 
 def _guess(trace: Trace, name: str) -> Cause:
-    """The cause that the first recogniser finds, of those that recognise the mistake."""
+    """Return the cause that the first successful recogniser finds for a node, or "unexplained" if
+    none recognises the mistake."""
     consumers: list[str | None] = [*trace.consumers(name)]
     together = [None] * (len(consumers) != 1)
     for consumer in together + consumers:
@@ -119,7 +123,7 @@ def _location(trace: Trace, wrong: WrongGradient) -> str:
 
 
 def _advice(trace: Trace, diagnosis: Diagnosis) -> Iterator[str]:
-    """Changes that would let the check find more."""
+    """Yield sentences that say what to change so that the check can find more."""
     tapped = [n for n in trace.targets if n not in trace.inputs]
     if trace.unknown:
         yield (

@@ -13,7 +13,8 @@ from .step import Mistake, Step
 
 
 def rope(step: Step) -> Iterator[Mistake]:
-    """Pairs of columns rotated by an angle: the gradient is rotated back."""
+    """Yield the gradient found if the step rotates pairs of columns by an angle, and the gradient
+    is not rotated back by it: it is rotated forward, or not at all."""
     if step.consumer is None or step.yours.shape != step.value.shape:
         return
     x, dx = (_split_like(a, step.output) for a in (step.value, step.yours))
@@ -46,7 +47,8 @@ def _neighbours(x: np.ndarray) -> np.ndarray:
 
 
 def _split_like(x: np.ndarray, output: np.ndarray) -> np.ndarray | None:
-    """x in the shape of the output: unchanged, or (…, T, H·D) split into heads; None for others."""
+    """Return x in the shape of the output: unchanged, or (…, T, H·D) split into heads. Returns None
+    if x has neither shape."""
     if x.shape == output.shape and x.ndim >= 2:
         return x
     if output.ndim >= 3:
@@ -57,7 +59,9 @@ def _split_like(x: np.ndarray, output: np.ndarray) -> np.ndarray | None:
 
 
 def norm(step: Step) -> Iterator[Mistake]:
-    """Layer norm and RMS norm: dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · γ."""
+    """Yield the gradients that known mistakes give in a layer norm or an RMS norm. The gradient of
+    a layer norm is dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ with g = dy · γ; that of an RMS norm
+    lacks mean(g)."""
     if not step.keeps_shape or step.value.ndim < 2:
         return
     x, centred = step.value, step.value - _mean(step.value)
@@ -98,7 +102,8 @@ def _mean(a: np.ndarray) -> np.ndarray:
 
 
 def _affine(step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of a gain and a shift of the last axis that the step may have applied."""
+    """Yield each pair of a gain and a shift that the step may have applied to the last axis: arrays
+    among the values with the right shape, or 1 and 0."""
     width = step.value.shape[-1:]
     vectors = [x for x in step.values.values() if x.shape == width]
     gains, shifts = [np.ones(width), *vectors], [np.zeros(width), *vectors]
@@ -106,7 +111,8 @@ def _affine(step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def gain(step: Step) -> Iterator[Mistake]:
-    """y = γ x̂ + β with the gradient passed on unchanged."""
+    """Yield the gradient dy, which is wrong for x̂ if the step computes y = γ x̂ + β: it lacks the
+    gain γ."""
     if not step.keeps_shape or not step.value.ndim:
         return
     is_normalized = np.allclose((step.value * step.value).mean(axis=-1), 1, rtol=1e-2)
@@ -117,7 +123,8 @@ def gain(step: Step) -> Iterator[Mistake]:
 
 
 def target(step: Step) -> Iterator[Mistake]:
-    """Cross entropy: dlogits = (softmax(logits) − one-hot) / N."""
+    """Yield the gradient found if it is that of the cross entropy, except that the 1 at each target
+    is not subtracted: the right one is dlogits = (softmax(logits) − one-hot) / N."""
     if step.value.ndim < 1 or step.yours.shape != step.value.shape or not step.off.any():
         return
     rows, sums = step.off.any(axis=-1), abs(step.right.sum(axis=-1))
@@ -132,7 +139,8 @@ def target(step: Step) -> Iterator[Mistake]:
 
 
 def embedding(step: Step) -> Iterator[Mistake]:
-    """A row of a table that is read more than once."""
+    """Yield the gradient found if rows of a table are read several times, and the gradient of each
+    row is that of one use only instead of the sum."""
     if step.consumer is None or step.value.ndim != 2 or step.dy.shape[-1:] != step.value.shape[-1:]:
         return
     off, width = step.off.any(axis=-1), step.value.shape[1]

@@ -15,15 +15,17 @@ from .closeness import MEASURED, factor
 from .trace import Trace
 
 Mistake = tuple[str, np.ndarray | None, str]
-"""The short name of a cause, the gradient that the mistake gives, and a sentence for the reader."""
+"""A known mistake: the short name of the cause, the gradient to which it leads, and a sentence for
+the reader."""
 
 
 class Step:
-    """A step from a node to one consumer, and the part of the node's gradient that comes back
-    through it: yours, and the right one.
+    """One step of a function, in which a node is used to compute one other node, its consumer; and
+    the part of the node's gradient that comes back through this step.
 
-    The parts from other consumers are subtracted from your gradient, since theirs are right.
-    `consumer` is None if no consumer is known, or if the step stands for all of them together.
+    The part as the pullback computes it is what remains of the node's gradient when the parts from
+    other consumers are subtracted, which are right. `consumer` is None if no consumer is known, or
+    if the step stands for all of them together.
 
     name, value         of the node
     consumer, output    name and value of the node that the step makes; dy is its gradient
@@ -48,7 +50,7 @@ class Step:
 
     @property
     def place(self) -> str:
-        """The step in words."""
+        """The step in words, for a message."""
         if self.consumer is None:
             return f"the backward of {self.name}"
         return f"the backward of the step from {self.name} to {self.consumer}"
@@ -64,26 +66,30 @@ class Step:
 
     @cached_property
     def parts(self) -> dict[str, np.ndarray]:
-        """The shares of the right gradient that come through each of a few consumers."""
+        """The share of the right gradient that comes through each consumer, by its name, if this
+        step stands for two to four consumers together; otherwise empty."""
         several = self.consumer is None and 2 <= len(self.consumers) <= 4
         return {c: self.trace.part(self.name, c) for c in self.consumers if several}
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether it is a step to one consumer, of the node's own shape."""
+        """Whether this is a step to one consumer, which has the same shape as the node."""
         return self.consumer is not None and self.output.shape == self.value.shape
 
     @cached_property
     def distance(self) -> float:
-        """How far yours is from right, relative to the largest entry of either."""
+        """How far the computed gradient is from the right one, relative to the largest entry of
+        either."""
         return float(abs(self.yours - self.right).max(initial=0.0) / (self._size or 1.0))
 
     def is_yours(self, candidate: np.ndarray | None) -> bool:
-        """Whether this is the gradient found, much closer to it than the right one is."""
+        """Whether a candidate equals the gradient that the pullback computed, and is much closer to
+        it than the right gradient is."""
         return self._same(candidate, self.yours)
 
     def is_right(self, candidate: np.ndarray | None) -> bool:
-        """Whether this is the right gradient, much closer to it than the one found is."""
+        """Whether a candidate equals the right gradient, and is much closer to it than the gradient
+        that the pullback computed is."""
         return self._same(candidate, self.right)
 
     def _same(self, candidate: np.ndarray | None, wanted: np.ndarray) -> bool:
@@ -94,7 +100,7 @@ class Step:
 
     @cached_property
     def off(self) -> np.ndarray:
-        """At which entries yours is not right."""
+        """A boolean array: True for each entry at which the computed gradient is wrong."""
         return np.asarray(abs(self.yours - self.right) > 1e-3 * self.tolerance * self._size)
 
     @cached_property
@@ -107,14 +113,16 @@ class Step:
         return MEASURED.get(self.trace.targets[self.name].gradient.dtype.name, 1e-3)
 
     def made_by(self, mistakes: Iterable[Mistake]) -> Cause | None:
-        """The first of the mistakes that gives the gradient found."""
+        """Return the cause of the first of these mistakes that leads to the gradient which the
+        pullback computed, or None if no mistake does."""
         return next((Cause(name, text) for name, dx, text in mistakes if self.is_yours(dx)), None)
 
     def multiple(self, candidate: np.ndarray | None, wanted: np.ndarray) -> float | None:
-        """The factor that turns candidate into wanted; None if there is none.
+        """Return the factor by which `candidate` must be multiplied to give `wanted`, or None if
+        there is none.
 
-        Any number is a multiple of any other. So if there is only one, the factor counts only if
-        its square, or one over its square, is a whole number.
+        Any number is a multiple of any other number. So if `candidate` has only one entry that is
+        not 0, the factor counts only if its square, or one over its square, is a whole number.
         """
         if candidate is None or candidate.shape != wanted.shape:
             return None
@@ -127,14 +135,15 @@ class Step:
 
     @cached_property
     def downstream(self) -> list[str]:
-        """The nodes computed from this one, the consumer first."""
+        """The nodes that are computed from this step's node, directly or through others; the step's
+        consumer comes first."""
         later = self.trace.descendants(self.name)
         return sorted((n for n in self.values if n in later), key=lambda n: n != self.consumer)
 
 
 class Product(NamedTuple):
-    """A product of a gradient and a value: in words, the two names, the array, and whether it is a
-    matrix product."""
+    """A product of a gradient and a value: its formula, the names of the two factors, the array,
+    and whether it is a matrix product."""
 
     text: str
     operands: frozenset[str]
@@ -143,8 +152,8 @@ class Product(NamedTuple):
 
 
 def products(step: Step, each_head: bool = False) -> Iterator[Product]:
-    """All products of a gradient and a value, or their transposes, that broadcast from the node's
-    shape; the heads of a group are added up, unless each_head keeps them apart."""
+    """Yield each matrix product of a gradient and a value, transposed or not, whose last two axes
+    are those of the node. The heads of a group are added up, unless each_head is true."""
     gradients = [
         (f"d{step.letter(n)}", x)
         for n, x in step.gradients.items()
@@ -164,7 +173,8 @@ def products(step: Step, each_head: bool = False) -> Iterator[Product]:
 
 
 def elementwise(step: Step) -> Iterator[Product]:
-    """The products of the consumer's gradient and a value that has its shape."""
+    """Yield the products, entry by entry, of the consumer's gradient and each value that has its
+    shape."""
     for a, x in step.values.items():
         if step.consumer and x.shape == step.dy.shape:
             g, b = f"d{step.letter(step.consumer)}", step.letter(a)
@@ -172,8 +182,8 @@ def elementwise(step: Step) -> Iterator[Product]:
 
 
 def _with_merged(arrays: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
-    """These arrays, followed by those with three axes or more once again, with their heads merged:
-    (…, T, H·D)."""
+    """Return the named arrays, followed by a copy of each one that has three axes or more, in which
+    the heads are merged: (…, T, H·D)."""
     return arrays + [
         (f"merged {name}", np.swapaxes(x, -3, -2).reshape(*x.shape[:-3], x.shape[-2], -1))
         for name, x in arrays

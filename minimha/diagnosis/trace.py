@@ -1,8 +1,9 @@
-"""Where a wrong gradient comes from: the node that is wrong although all computed from it is right.
+"""Where a wrong gradient comes from: the node whose gradient is wrong although the gradients of all
+nodes computed from it are right.
 
-A function that can be located shows its intermediates. Each is an input of what comes after it, so
-its numeric gradient can be taken as that of an input can; and moving it shows what is computed from
-it, directly or through others.
+A function can be searched if it shows its intermediates. Each intermediate is an input of what is
+computed after it, so its numeric gradient can be computed like that of an input. If an intermediate
+is changed a little, all nodes change that are computed from it, directly or through others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ RESULT = "the result"
 
 
 class Trace:
-    """The nodes of a function at its inputs: inputs, intermediates, and results.
+    """The nodes of a function, with their values and gradients at given inputs. A node is an input,
+    an intermediate or a result.
 
     located   whether intermediates can be seen: through the keyword `tap`, or on the tape
     values    by name, in the order in which they are made
@@ -63,7 +65,8 @@ class Trace:
         self._judge(inner, returned)
 
     def _judge(self, values: Mapping[str, np.ndarray], returned: Mapping[str, np.ndarray]) -> None:
-        """Compare the known gradients of intermediates with numeric ones."""
+        """Compare the gradients of intermediates that the pullback returned with numeric gradients,
+        and add the names of those that are wrong to `wrong`."""
         # If the complex step works for the inputs, it works for what is computed from them.
         small = [t for t in self.targets.values() if t.x.size <= t.MANY]
         confirmed = bool(small) and all(t.analytic for t in small)
@@ -92,8 +95,9 @@ class Trace:
         self.known -= set(self.unused)
 
     def comparison(self, name: str) -> Comparison | None:
-        """The comparison that shows that a gradient is wrong: of entries, if there is time for it,
-        otherwise along directions. None if the gradient has the wrong shape."""
+        """Return the comparison that shows that the gradient of a node is wrong: of its entries if
+        there is time for it, otherwise along directions. Returns None if the gradient has the wrong
+        shape."""
         target = self.targets[name]
         if target.gradient.shape != target.x.shape:
             return None
@@ -103,8 +107,8 @@ class Trace:
 
     @cached_property
     def right(self) -> dict[str, np.ndarray]:
-        """The right gradients by name: those that were found right, and the numeric ones of the
-        nodes at fault, where there are not too many entries."""
+        """The right gradients by name: those of the pullback that were found right and, for each
+        node at fault that does not have too many entries, its numeric gradient."""
         found = {
             name: target.gradient.astype(np.float64)
             for name, target in self.targets.items()
@@ -117,7 +121,7 @@ class Trace:
     @cached_property
     def attention(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """If a function without taps computes attention: its weights, and the right gradients of
-        weights and scores, each by name. For other functions, two empty dictionaries."""
+        weights and scores, in two dictionaries by name. For other functions, both are empty."""
         named = {name.lower(): name for name in self.inputs}
         roles = [named.get(role) or named.get(role[0]) for role in ("query", "key", "value")]
         if None in roles or set(self.values) != {*self.inputs, *self.results}:
@@ -142,36 +146,41 @@ class Trace:
         return {}, {}
 
     def has_time_for(self, name: str) -> bool:
-        """Whether the entries of a node are few enough for a numeric gradient of each."""
+        """Whether a node has few enough entries to compute a numeric derivative for each of
+        them."""
         target, everything = self.targets[name], sum(self.values[n].size for n in self.inputs)
         return target.x.size * max(everything, target.MANY) <= 2 * target.MANY**2
 
     @cached_property
     def culprits(self) -> list[str]:
-        """The wrong nodes of which all descendants are right, the last made first."""
+        """The nodes at fault: those whose gradient is wrong, although the gradients of all nodes
+        computed from them are right. The last computed comes first."""
         wrong = set(self.wrong)
         made = [name for name in self.values if name in wrong]
         return [name for name in reversed(made) if not wrong & self.descendants(name)]
 
     def descendants(self, name: str) -> set[str]:
-        """The nodes that move when this one moves."""
+        """Return the nodes that are computed from this node: those that change when its value is
+        changed a little."""
         if name not in self._after:
             self._after[name] = self._moved_by(name, {})
         return self._after[name]
 
     def consumers(self, name: str) -> list[str]:
-        """The known nodes that move with this one while all other known ones are held: those
-        computed from it in one step, as far as is known."""
+        """Return the nodes that are computed from this node in one step, as far as is known: the
+        nodes with a known gradient that change with it while all others with a known gradient are
+        held constant."""
         moved = self._moved_by(name, self._held(name)) & self.known
         return [n for n in self.values if n in moved]
 
     def between(self, name: str) -> list[str]:
-        """The intermediates between this one and its consumers, whose gradient is not known."""
+        """Return the intermediates between this node and its consumers whose gradients the pullback
+        does not return."""
         moved = self._moved_by(name, self._held(name)) - self.known
         return [n for n in self.values if n in moved and self.descendants(n) & self.known]
 
     def part(self, name: str, consumer: str) -> np.ndarray:
-        """The part of a node's numeric gradient that comes through this consumer.
+        """Return the part of a node's numeric gradient that comes through one of its consumers.
 
         The parts of all consumers add up to the gradient.
         """
@@ -188,8 +197,9 @@ class Trace:
         return {n: self.values[n] for n in held}
 
     def _moved_by(self, name: str, held: Mapping[str, np.ndarray]) -> set[str]:
-        """The nodes that move when this one moves. Each of its entries grows by its own small
-        fraction, so that none leaves its domain."""
+        """Return the nodes whose values change when each entry of this node is increased by a small
+        random fraction of itself, which leaves no entry outside the function's domain. Meanwhile,
+        the nodes in `held` have the values given there."""
         x, hosts, replaced = self.values[name], dict(self.function.hosts), dict(held)
         r = np.random.default_rng(0).uniform(0.5, 1, x.shape)
         moved = np.asarray(np.where(x == 0, 1e-3 * r, x * (1 + 1e-3 * r)), dtype=x.dtype)

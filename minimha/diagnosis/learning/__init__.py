@@ -1,7 +1,6 @@
 """Why a model does not learn: the checks that an experienced person runs, in their order.
 
-The docstring of a check says what is true of a sound model. If it is not true of this one, the
-check yields a Finding.
+A check is a function of a Probe that yields a Finding for each fault that it finds.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ __all__ = ["Finding", "ModelReport", "diagnose"]
 Stages = tuple[tuple[Callable[[Probe], Iterator[Finding]], ...], ...]
 
 AS_IT_IS: Stages = ((outputs.targets,), (outputs.finite,))
-"""The stages before the parameters are copied: only a model in its own precision shows what
-overflows in float16."""
+"""The checks that run before the parameters are copied, in stages: only a model in its own
+precision shows what overflows in float16."""
 
 ON_COPIES: Stages = (
     (outputs.deterministic,),
@@ -34,8 +33,8 @@ ON_COPIES: Stages = (
     (activity.uniform, outputs.loss, sizes.steps),
     (fitting.one_batch,),
 )
-"""The stages on copies of the parameters. What an earlier stage finds explains what a later one
-would find, so the search ends with the first stage that finds anything."""
+"""The checks that run on copies of the parameters, in stages. What an earlier stage finds explains
+what a later one would find, so the search ends with the first stage that finds anything."""
 
 
 def diagnose(
@@ -73,7 +72,7 @@ def diagnose(
 
 
 def _first_findings(probe: Probe, stages: Stages) -> list[Finding]:
-    """All findings of the first stage that finds anything."""
+    """Run the stages in order, and return all findings of the first stage that finds anything."""
     for stage in stages:
         findings = [finding for check in stage for finding in check(probe)]
         if findings:

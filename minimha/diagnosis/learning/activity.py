@@ -17,7 +17,7 @@ _DEAD_BELOW = {"relu": 0.0, "maximum": 0.0, "gelu": -5.0, "silu": -10.0}
 
 
 def softmax_axis(probe: Probe) -> Iterator[Finding]:
-    """The softmax of the scores runs over the keys, the last axis."""
+    """Yield a finding if the softmax of the scores does not run over the keys, the last axis."""
     t = probe.inputs.shape[1]
     if t < 2 or t == len(probe.inputs):
         return
@@ -38,7 +38,8 @@ def softmax_axis(probe: Probe) -> Iterator[Finding]:
 
 
 def collapsed(probe: Probe) -> Iterator[Finding]:
-    """Not every query puts all of its weight on one key, unless it sees only one."""
+    """Yield a finding for each attention layer in which nearly every query puts all of its weight
+    on one key, although it sees several."""
     for step, rows in _rows(probe):
         sharp = float(np.mean(rows.max(axis=1) > _SHARP))
         if sharp < _ALL or not _sees_more(probe, step):
@@ -54,7 +55,8 @@ def collapsed(probe: Probe) -> Iterator[Finding]:
 
 
 def uniform(probe: Probe) -> Iterator[Finding]:
-    """The weights depend on the queries and keys."""
+    """Yield a finding for each attention layer whose weights do not depend on the queries and
+    keys."""
     entropies = []
     for step, every in _rows(probe):
         rows = every[(every > 0).sum(axis=1) > 1]
@@ -80,13 +82,15 @@ def uniform(probe: Probe) -> Iterator[Finding]:
 
 
 def _rows(probe: Probe) -> Iterator[tuple[Intermediate, np.ndarray]]:
-    """The attention weights of each layer, with one row for each query."""
+    """Yield the attention weights of each layer, and the same weights as a matrix with one row for
+    each query."""
     for step in probe.attention(probe.inputs):
         yield step, step.value.reshape(-1, step.value.shape[-1]).astype(np.float64)
 
 
 def _sees_more(probe: Probe, step: Intermediate) -> bool:
-    """Whether most queries would see several keys if the scores were small."""
+    """Whether most queries of an attention layer would see several keys if the scores were
+    small."""
     small = {n: (1e-3 * x).astype(x.dtype) for n, x in probe.weights().items() if x.ndim > 1}
     with probe.holding(small):
         again = probe.attention(probe.inputs[:1])
@@ -95,7 +99,8 @@ def _sees_more(probe: Probe, step: Intermediate) -> bool:
 
 
 def dead_units(probe: Probe) -> Iterator[Finding]:
-    """Most units of each activation are active somewhere in the batch."""
+    """Yield a finding for each layer in which most units are off at all positions of the batch: the
+    slope of their activation is 0 or nearly 0."""
     steps = probe.trace(probe.inputs)
     values = {step.node: step.value for step in steps}
     shares = []
@@ -122,8 +127,9 @@ def dead_units(probe: Probe) -> Iterator[Finding]:
 
 
 def residual(probe: Probe) -> Iterator[Finding]:
-    """In a model with several attention layers, one path from the tokens to the logits leads around
-    the attention of all layers, and one around all perceptrons between them."""
+    """Yield a finding if a model with several attention layers has no residual connections: either
+    no path from the tokens to the logits leads around the attention of all layers, or none leads
+    around all perceptrons between them."""
     steps = probe.trace(probe.inputs[:1])
     root = steps[-1].node
     weights = {s.node for s in steps if s.node and s.is_attention(probe.inputs.shape[1])}
@@ -150,8 +156,8 @@ def residual(probe: Probe) -> Iterator[Finding]:
 
 
 def _reaches_table(root: Node, blocked: set[Node], leaves: KeysView[Node | None]) -> bool:
-    """Whether a path around the blocked nodes leads from the logits to a lookup in a table of
-    embeddings."""
+    """Whether a path that avoids the blocked nodes leads from `root`, the logits, back to a lookup
+    in a table of embeddings. `leaves` are the nodes of the parameters."""
     reached = {root} - blocked
     for node in ancestors(root):  # the newest first: a node comes before its parents
         if node in reached:

@@ -15,7 +15,8 @@ from .report import Finding, some
 
 
 def copies(probe: Probe) -> Iterator[Finding]:
-    """No two parameters are copies of each other: a tied weight is one Tensor in two places."""
+    """Yield a finding if two parameters are copies of each other. A tied weight must be one Tensor
+    in two places."""
     weights = {n: x for n, x in probe.weights().items() if x.ndim == 2 and np.unique(x).size > 2}
     for (a, x), (b, y) in combinations(weights.items(), 2):
         same = np.array_equal(x, y)
@@ -32,9 +33,10 @@ def copies(probe: Probe) -> Iterator[Finding]:
 
 
 def right(probe: Probe) -> Iterator[Finding]:
-    """The gradient agrees with differences of the loss along a random direction.
+    """Yield a finding if the gradient does not agree with differences of the loss along a random
+    direction.
 
-    All parameters are moved at once; one by one only if that disagrees.
+    All parameters are moved at once, and one by one only if the gradient is wrong for all together.
     """
     arrays, precise = _in_float64(probe)
     with probe.holding(arrays):
@@ -78,9 +80,9 @@ def right(probe: Probe) -> Iterator[Finding]:
 
 
 def _slope(probe: Probe, arrays: Arrays) -> Callable[[list[str]], Comparison]:
-    """A function that moves the named parameters in a random direction and compares two slopes of
-    the loss: the one by the gradient, and the measured one. All parameters contribute about equally
-    to a slope."""
+    """Return a function that moves the named parameters in a random direction, and compares the
+    slope of the loss that the gradient predicts with the measured slope. All parameters contribute
+    about equally to a slope."""
     found = probe.gradients(*probe.few)
     gradients = {
         name: np.zeros(x.shape) if (g := found[name]) is None else g.astype(np.float64)
@@ -113,7 +115,8 @@ def _slope(probe: Probe, arrays: Arrays) -> Callable[[list[str]], Comparison]:
 
 
 def _in_float64(probe: Probe) -> tuple[Arrays, bool]:
-    """The parameters in float64, if the model can be evaluated so."""
+    """Return the parameters in float64 and True if the model can be evaluated in float64; otherwise
+    the parameters as they are, and whether they are float64."""
     wide = {name: x.astype(np.float64) for name, x in probe.weights().items()}
     try:
         with probe.holding(wide), no_grad():

@@ -17,7 +17,7 @@ _STEPS, _RATES, _TOKENS = 200, (3e-3, 3e-2, 3e-4), 64
 
 
 def one_batch(probe: Probe) -> Iterator[Finding]:
-    """A few sequences are learned by heart in a few hundred steps."""
+    """Yield a finding if the model cannot learn a few sequences by heart in a few hundred steps."""
     rows = max(1, _TOKENS // probe.inputs.shape[1]) if probe.per_position else 8
     batch = probe.inputs[:rows], probe.targets[:rows]
     goal = _goal(*batch, probe.counted(*batch), probe.logits(batch[0]).shape[-1])
@@ -59,8 +59,8 @@ def training(probe: Probe, batch: Sequence[np.ndarray], rate: float) -> Iterator
 
 
 def _goal(inputs: np.ndarray, targets: np.ndarray, counted: np.ndarray, classes: int) -> float:
-    """The loss to reach: a quarter of that of a uniform guess, plus the loss that is unavoidable
-    where equal inputs have different targets."""
+    """Return the loss that the model must reach: a quarter of the loss of a uniform guess, plus the
+    loss that is unavoidable where equal inputs have different targets."""
     pairs = []
     for place in map(tuple, np.argwhere(counted)):
         sequence = inputs[place[0]]

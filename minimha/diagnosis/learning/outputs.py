@@ -35,14 +35,15 @@ _SHIFTED = {
 
 
 def targets(probe: Probe) -> Iterator[Finding]:
-    """targets[t] should be inputs[t + 1], if they are tokens of the same sequence at all."""
+    """Yield a finding if the targets are tokens of the same sequences as the inputs, but shifted by
+    the wrong number of positions: targets[t] should be inputs[t + 1]."""
     x, y, t = probe.inputs, probe.targets, probe.inputs.shape[1]
     if x.shape != y.shape:
         probe.figures["targets"] = "one class for each sequence"
         return
 
     def agreement(k: int) -> float:
-        """The fraction of positions with target[t] = input[t + k]."""
+        """Return the fraction of positions at which targets[t] = inputs[t + k]."""
         ahead, here = slice(max(k, 0), t + min(k, 0)), slice(max(-k, 0), t - max(k, 0))
         real = probe.real[:, ahead] & probe.real[:, here]
         same = (x[:, ahead] == y[:, here])[real]
@@ -61,7 +62,7 @@ def targets(probe: Probe) -> Iterator[Finding]:
 
 
 def finite(probe: Probe) -> Iterator[Finding]:
-    """No parameter and no logit is NaN or infinite."""
+    """Yield a finding if a parameter or a logit is NaN or infinite."""
     for name, x in probe.weights().items():
         if not np.isfinite(x).all():
             text = (
@@ -94,7 +95,8 @@ def _count(x: np.ndarray) -> str:
 
 
 def deterministic(probe: Probe) -> Iterator[Finding]:
-    """Without an rng the model has no dropout: the same inputs give the same logits."""
+    """Yield a finding if two calls with the same inputs and without an rng give different logits,
+    as when dropout is active."""
     first, second = probe.logits(), probe.logits()
     change = float(abs(first - second).max())
     rounding = float(np.sqrt(np.finfo(first.dtype).eps) * abs(first).max())  # more than enough
@@ -109,7 +111,8 @@ def deterministic(probe: Probe) -> Iterator[Finding]:
 
 
 def dtypes(probe: Probe) -> Iterator[Finding]:
-    """All numbers have the dtype of the parameters."""
+    """Yield a finding if the parameters have different dtypes, or if an intermediate has another
+    dtype than the parameters."""
     own = {name: backend.to_numpy(p.data).dtype for name, p in probe.parameters.items()}
     main = probe.dtype
     for name, dtype in own.items():
@@ -131,7 +134,8 @@ def dtypes(probe: Probe) -> Iterator[Finding]:
 
 
 def probabilities(probe: Probe) -> Iterator[Finding]:
-    """The model returns logits: cross_entropy applies the softmax itself.
+    """Yield a finding if the model returns probabilities instead of logits: cross_entropy applies
+    the softmax itself.
 
     Log-probabilities are fine: softmax(log p) = p.
     """
@@ -151,7 +155,8 @@ def probabilities(probe: Probe) -> Iterator[Finding]:
 
 
 def loss(probe: Probe) -> Iterator[Finding]:
-    """At initialisation the loss is near log(V), that of a uniform guess; trained, it is lower."""
+    """Yield a finding if the loss is far above log(V), the loss of a uniform guess. At
+    initialisation it should be near log(V); training makes it lower."""
     with no_grad():
         value = probe.loss().item()
     logits = probe.logits()

@@ -1,7 +1,8 @@
-"""A model with one batch, and the ways in which the checks look at it.
+"""A model with one batch, and what the checks need to look at it.
 
-The checks work on copies of the parameters: a `Tensor` lends its place to a new leaf, so that the
-weights, gradients, hooks and graphs of the model stay as they are.
+The checks work on copies of the parameters: during a check, each parameter's `Tensor` is connected
+to a new node of the tape, so that the weights, gradients, hooks and graphs of the model stay as
+they are.
 """
 
 from __future__ import annotations
@@ -25,28 +26,31 @@ Arrays = dict[str, np.ndarray]
 
 
 class Intermediate(NamedTuple):
-    """One value that an operation made: its name, the value, and the value's node on the tape."""
+    """A value that an operation computed: the operation's name, the value, and its node on the
+    tape."""
 
     operation: str
     value: np.ndarray
     node: Node | None
 
     def is_attention(self, t: int) -> bool:
-        """Whether it is attention weights: (…, T, T), not negative, with rows that sum to 1.
+        """Whether the value is a matrix of attention weights, for a sequence of length t: (…, T,
+        T), not negative, with rows that sum to 1.
 
-        They may come from a student's own softmax. Those of cross-attention, (…, T, S), are found
-        if it is minimha's.
+        The weights may come from a student's own softmax. Those of cross-attention, (…, T, S), are
+        found only if minimha computed them.
         """
         known = self.operation == "attention" and self.value.ndim > 2
         return (known or self.is_square(t)) and self.value.shape[-1] > 1 and self.sums_to_one()
 
     def is_square(self, t: int) -> bool:
-        """Whether it has the shape (…, T, T)."""
+        """Whether the value has the shape (…, T, T), where T is t."""
         y = self.value
         return y.ndim > 2 and y.shape[-2:] == (t, t) and backend.is_floating(y)
 
     def sums_to_one(self, axis: int = -1) -> bool:
-        """Whether the entries are weights over this axis. Rows without a visible key sum to 0."""
+        """Whether the entries are weights that sum to 1 along this axis. Rows without a visible key
+        sum to 0, which is accepted."""
         if self.value.min(initial=0.0) < 0:
             return False
         sums = self.value.sum(axis=axis, dtype=np.float64)
@@ -95,11 +99,12 @@ class Probe:
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype of the first parameter."""
+        """The dtype of the model: that of its first parameter."""
         return backend.to_numpy(next(iter(self.parameters.values())).data).dtype
 
     def call(self, inputs: np.ndarray) -> Any:
-        """The logits of the model as a Tensor; the first value, if it returns several."""
+        """Call the model, and return its logits as a Tensor: the first value, if it returns
+        several."""
         first = next(iter(self.parameters.values())).data
         logits = self.model(backend.like(inputs, first))
         logits = logits[0] if isinstance(logits, tuple) else logits
@@ -111,12 +116,14 @@ class Probe:
         return logits
 
     def logits(self, inputs: np.ndarray | None = None) -> np.ndarray:
-        """The logits on the host, without a gradient."""
+        """Return the model's logits for some inputs, by default the batch, as a NumPy array and
+        without a gradient."""
         with no_grad():
             return backend.to_numpy(self.call(self.inputs if inputs is None else inputs).data)
 
     def loss(self, inputs: np.ndarray | None = None, targets: np.ndarray | None = None) -> Any:
-        """The mean cross entropy over the targets, as a Tensor; padding does not count."""
+        """Return the mean cross entropy over the targets as a Tensor. Positions with padding do not
+        count."""
         inputs = self.inputs if inputs is None else inputs
         targets = self.targets if targets is None else targets
         logits = self.call(inputs)
@@ -127,13 +134,15 @@ class Probe:
         return cross_entropy(logits, backend.like(targets, logits.data))
 
     def counted(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Which targets count in the loss: those without padding."""
+        """Return a boolean array: True for each target that counts in the loss, because neither it
+        nor its input is padding."""
         if self.padding is None or targets.ndim == 1:
             return np.ones(targets.shape, bool)
         return (inputs != self.padding) & (targets != self.padding)
 
     def gradients(self, *batch: np.ndarray) -> dict[str, np.ndarray | None]:
-        """The gradient of the loss by parameter, None where there is none."""
+        """Return the gradient of the loss for each parameter by name, None if it has no
+        gradient."""
         for p in self.parameters.values():
             p.grad = None
         loss = self.loss(*batch)
@@ -146,7 +155,7 @@ class Probe:
 
     @property
     def leaves(self) -> dict[Node | None, str]:
-        """The names of the parameters by their nodes on the tape."""
+        """The names of the parameters, by the parameters' nodes on the tape."""
         return {_node(p): name for name, p in self.parameters.items()}
 
     @property
@@ -155,12 +164,14 @@ class Probe:
         return self.inputs[:2], self.targets[:2]
 
     def weights(self) -> Arrays:
-        """The parameters on the host; 16-bit ones as float32, so that their squares are finite."""
+        """Return the parameters as NumPy arrays by name. 16-bit ones become float32, so that their
+        squares are finite."""
         return {name: widened(backend.to_numpy(p.data)) for name, p in self.parameters.items()}
 
     @contextmanager
     def holding(self, arrays: Mapping[str, np.ndarray]) -> Iterator[None]:
-        """Inside the block, the parameters hold these arrays, and collect separate gradients."""
+        """A context manager: inside the block, the parameters contain these arrays and collect
+        gradients of their own; afterwards they are as before."""
         own = [self.parameters[name] for name in arrays]
         leaves = zip(own, arrays.values(), strict=True)
         copies = [Tensor(backend.like(x, p.data), requires_grad=True) for p, x in leaves]
@@ -168,14 +179,15 @@ class Probe:
             yield
 
     def copies(self) -> Any:
-        """Inside the block, the parameters hold copies of their arrays; half precision becomes
-        float32, since its rounding hides small influences."""
+        """A context manager: inside the block, the parameters contain copies of their arrays. Half
+        precision becomes float32, since its rounding hides small influences."""
         weights = self.weights().items()
         return self.holding({n: x.astype(np.result_type(x, np.float32)) for n, x in weights})
 
     def moved(self, scale: float = 0.02) -> Arrays:
-        """The parameters, with each entry moved at random. What follows from the structure of the
-        model is still true of them; what follows from special values, such as zeros, is not."""
+        """Return the parameters with random numbers added to each entry. What follows from the
+        structure of the model is still true of them; what follows from special values, such as
+        zeros, is not."""
         moved = {}
         for name, x in self.weights().items():
             size = scale + 0.1 * float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
@@ -183,7 +195,7 @@ class Probe:
         return moved
 
     def other_tokens(self, inputs: np.ndarray) -> np.ndarray:
-        """Inputs of the same kind that differ in every place."""
+        """Return inputs of the same kind and shape that differ from these at every position."""
         if inputs.dtype.kind == "f":
             return (inputs + 1 + self.rng.random(inputs.shape)).astype(inputs.dtype)
         known = np.unique(self.inputs[self.real])
@@ -194,7 +206,8 @@ class Probe:
         return known[(places + shifts) % len(known)].astype(inputs.dtype)
 
     def trace(self, inputs: np.ndarray) -> list[Intermediate]:
-        """All values on the way to the logits, attention weights among them, and the logits."""
+        """Call the model and return all values computed on the way to the logits, attention weights
+        among them; the logits come last."""
         steps: list[Intermediate] = []
         weights: list[Any] = []
 
@@ -214,11 +227,13 @@ class Probe:
         return [*steps, Intermediate("logits", backend.to_numpy(logits.data), _node(logits))]
 
     def attention(self, inputs: np.ndarray) -> list[Intermediate]:
-        """The attention weights on the way to the logits."""
+        """Return the attention weights computed on the way to the logits."""
         return [step for step in self.trace(inputs) if step.is_attention(inputs.shape[1])]
 
     def place(self, node: Node | None) -> str:
-        """The module whose parameters are the nearest on the way to a value: "blocks.0.mlp"."""
+        """Return the path of the module that computed a node, such as "blocks.0.mlp": going back
+        through the graph from the node, the first module whose parameters are met. Returns "the
+        model" if no parameter is met."""
         names = self.leaves
         layer, found = [node], set[Any]()
         while layer := [n for n in layer if n is not None and n not in found]:
@@ -231,7 +246,7 @@ class Probe:
 
 
 def parents(node: Node) -> list[Node]:
-    """The nodes that made the arguments of this one."""
+    """Return the nodes from which this node was computed."""
     return [edge[0] for edge in node.edges if edge is not None]
 
 

@@ -17,7 +17,8 @@ from .report import Finding, common, some
 
 
 def reach(probe: Probe) -> Iterator[Finding]:
-    """Every parameter gets a gradient, and every leaf of the graph is a parameter."""
+    """Yield a finding for parameters that get no gradient, and for Tensors that get a gradient but
+    are not among the model's parameters."""
     yield from _unregistered(probe)
     now = probe.gradients()
     if not (without := [name for name, g in now.items() if _is_zero(g)]):
@@ -54,7 +55,8 @@ def reach(probe: Probe) -> Iterator[Finding]:
 
 
 def _unregistered(probe: Probe) -> Iterator[Finding]:
-    """Leaves that get a gradient, last from call to call, and are no parameters."""
+    """Yield a finding for Tensors that get a gradient and exist from call to call, but are not
+    among the parameters."""
     nodes, again = ([*_graph(probe.loss(*probe.few))] for _ in range(2))
     leaves = {node for node in nodes if node.signature is None and node in again}
     if unknown := leaves - probe.leaves.keys():
@@ -87,7 +89,7 @@ def _changes_loss(probe: Probe, name: str) -> bool:
 
 
 def _zero_after_steps(probe: Probe) -> set[str]:
-    """The parameters whose gradient is still zero after two steps of AdamW."""
+    """Return the names of the parameters whose gradient is still zero after two steps of AdamW."""
     with probe.copies():
         steps = training(probe, (probe.inputs, probe.targets), 1e-3)
         list(islice(steps, 3))  # the third loss comes after two steps

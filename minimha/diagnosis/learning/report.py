@@ -1,4 +1,4 @@
-"""What the checks of a model found. Prints like the report of a gradient check."""
+"""The report on a model: what each check found. It prints like the report of a gradient check."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ class Finding(NamedTuple):
 
 
 def some(names: Sequence[str]) -> str:
-    """At most four names, and the number of the others."""
+    """List at most four names in words; if there are more, three and the number of the others."""
     few = [*names[:3], f"{len(names) - 3} more"]
     return listed(names if len(names) <= 4 else few)
 
 
 def common(names: Sequence[str]) -> str:
-    """The path that these parameters share, or the first of them."""
+    """Return the module path that all these parameters share; if they share none, a list of some of
+    their names."""
     shared = posixpath.commonpath([name.replace(".", "/") for name in names])
     return shared.replace("/", ".") or some(names)
 

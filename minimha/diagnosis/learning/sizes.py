@@ -1,4 +1,4 @@
-"""Are the weights, their gradients and the steps of the right order?"""
+"""Do the weights, their gradients and the steps have the right order of magnitude?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _UNEVEN, _LARGE_STEP, _SMALL_STEP = 1e-3, 0.5, 1e-5
 
 
 def symmetric(probe: Probe) -> Iterator[Finding]:
-    """The units of a layer differ, or their gradients do."""
+    """Yield a finding if all units of a layer have equal weights and equal gradients, so that they
+    can never become different."""
     gradients = probe.gradients()
     for name, w in probe.weights().items():
         g = gradients[name]
@@ -32,7 +33,8 @@ def symmetric(probe: Probe) -> Iterator[Finding]:
 
 
 def depth(probe: Probe) -> Iterator[Finding]:
-    """The gradient is of the same order in all layers, in proportion to the weights."""
+    """Yield a finding if the gradient, relative to the weights, has a very different size in the
+    first layer than in the last."""
     gradients, weights = probe.gradients(), probe.weights()
     layers: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for name, w in weights.items():
@@ -66,10 +68,11 @@ def depth(probe: Probe) -> Iterator[Finding]:
 
 
 def steps(probe: Probe) -> Iterator[Finding]:
-    """A step of AdamW changes a weight by a few percent at most.
+    """Yield a finding if a step of AdamW would change the weights by far more than a few percent,
+    or hardly at all.
 
-    Its first step changes each entry by lr, so the ratio is lr / root mean square of the weights:
-    it is computed, and no step is made.
+    The first step of AdamW changes each entry by lr, so the relative change is lr / root mean
+    square of the weights: it is computed, and no step is made.
     """
     sizes = [float(np.sqrt(np.mean(x**2))) for x in probe.weights().values() if x.ndim > 1]
     ratio = probe.lr / max(float(np.median([s for s in sizes if s] or [1.0])), 1e-30)

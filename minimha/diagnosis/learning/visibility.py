@@ -1,6 +1,7 @@
-"""Which inputs can each output see? Found by changing inputs and comparing outputs.
+"""Which inputs influence each output? Found by changing inputs and comparing outputs.
 
-The weights are moved at random first, so that a path that zeros block at initialisation is open.
+The weights are moved at random first: at initialisation, zeros among them may block a path from an
+input to an output.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .report import Finding, some
 
 
 def batch(probe: Probe) -> Iterator[Finding]:
-    """The sequences of a batch do not see each other."""
+    """Yield a finding if a sequence of the batch influences the logits of another."""
     if len(probe.inputs) < 2:
         return
     changed = probe.inputs.copy()
@@ -34,7 +35,8 @@ def batch(probe: Probe) -> Iterator[Finding]:
 
 
 def future_and_past(probe: Probe) -> Iterator[Finding]:
-    """A model that predicts the next token sees the past, and not the future."""
+    """Yield a finding if a model that predicts the next token sees the future, or does not see the
+    past."""
     if not probe.per_position:
         return
     places, sizes = _influence(probe, probe.moved())
@@ -72,7 +74,8 @@ def future_and_past(probe: Probe) -> Iterator[Finding]:
 
 
 def _influence(probe: Probe, weights: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (P,), and how much the logits (P, T) change with another token at each of them."""
+    """Return P positions (P,), and how much the logits (P, T) change if the token at each of them
+    is replaced."""
     row = int(np.argmax(probe.real.sum(axis=1)))
     real = probe.real[row].nonzero()[0]
     places = real[np.unique(np.linspace(0, len(real) - 1, _MOST).astype(int))]
@@ -89,7 +92,8 @@ _ROUNDING, _CLEAR = 50, 1e4  # units in the last place of the largest logit
 
 
 def _leak(probe: Probe, places: np.ndarray, earlier: np.ndarray, sees_past: bool) -> Finding:
-    """The finding that tokens at these positions change the logits of earlier ones, (P, T)."""
+    """Return the finding that the tokens at these positions change the logits of earlier positions:
+    `earlier` (P, T) is True for each such change."""
     k = len(places) // 2
     found = earlier[k].nonzero()[0]
     span = f"s {found[0]} to {found[-1]}" if len(found) > 1 else f" {found[0]}"
@@ -117,10 +121,10 @@ def _leak(probe: Probe, places: np.ndarray, earlier: np.ndarray, sees_past: bool
 
 
 def positions(probe: Probe) -> Iterator[Finding]:
-    """The model knows the order of its inputs.
+    """Yield a finding if the model does not know the order of its inputs.
 
-    A sequence of equal tokens looks the same from every position unless there are positions; then
-    queries or keys differ, or the outputs do.
+    In a sequence of equal tokens, all positions look the same to a model without positional
+    information. With it, the queries or keys differ from position to position, or the outputs do.
     """
     if probe.inputs.dtype.kind == "f" or probe.inputs.shape[1] < 3:
         return
@@ -149,7 +153,8 @@ def positions(probe: Probe) -> Iterator[Finding]:
 
 
 def padding(probe: Probe) -> Iterator[Finding]:
-    """The logits of real positions are the same without the padding behind them."""
+    """Yield a finding if the logits of real positions change when the padding behind them is
+    removed."""
     if probe.padding is None:
         return
     t = probe.inputs.shape[1]
@@ -175,7 +180,7 @@ def padding(probe: Probe) -> Iterator[Finding]:
 
 
 def _layers(probe: Probe) -> str:
-    """Where attention is, for a message."""
+    """Return where attention is computed, as text for a message."""
     steps = probe.attention(probe.inputs[:1])
     places = dict.fromkeys(probe.place(step.node) for step in steps)
     return some([*places]) or "the model"
@@ -188,11 +193,12 @@ def _is_uniform(weights: np.ndarray) -> bool:
 
 
 def _differ(a: np.ndarray, b: np.ndarray, loose: float = 1.0) -> np.ndarray:
-    """Which rows differ by more than rounding."""
+    """Return a boolean array: True for each row in which a and b differ by more than rounding."""
     return _difference(a, b) > loose * _ROUNDING
 
 
 def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The largest difference of each row, in units in the last place of the largest entry."""
+    """Return the largest difference between a and b in each row, in units in the last place of the
+    largest entry."""
     unit = float(np.finfo(a.dtype).eps) * max(abs(a).max(), abs(b).max())
     return np.asarray(abs(a - b).max(axis=-1) / (unit or 1.0))
