@@ -22,11 +22,11 @@ from .teacher.contradictions import refuse
 from .teacher.grading.refused import refused
 
 SHOWN = 30
-"""At most this many lines that a student's code printed are shown: the last ones."""
+"""The largest number of lines shown of what a student's code printed: the last lines are shown."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands; each stores the function that runs it as `run`."""
+    """Add the subcommands to the parser; each stores the function that runs it as `run`."""
     arguments: dict[str, dict[str, Any]] = {
         "name": {"nargs": "?", "metavar": "NAME", "help": "the task"},
         "--from": {
@@ -184,7 +184,8 @@ def _check(options: Any) -> int:
 
 
 def _file(path: Path) -> tuple[Path, str]:
-    """The place to search and the task, when `check` is given a file instead of a task."""
+    """Return the place to search and the name of the task, when `check` is given a file instead of
+    a task."""
     name = next(iter(student_files.find(path)), None)
     if name is None:
         raise ValueError(f"{path} is not a homework file: minimha homework list shows the tasks")
@@ -195,7 +196,7 @@ def _file(path: Path) -> tuple[Path, str]:
 
 
 def _report(verdict: Verdict, printed: str, path: Path, options: Any) -> None:
-    """Print a verdict; when all tasks are checked, a task that passes gets one line."""
+    """Print a verdict. When all tasks are checked, a task that passes gets only one line."""
     last = verdict.check is course()[verdict.task].checks[-1]
     if options.name or verdict.outcome == FAILED:
         for line in lines([verdict]):
@@ -229,7 +230,8 @@ def _hint(options: Any) -> int:
 
 
 def _test(options: Any) -> int:
-    """Say that a teacher's tasks are ready: `_reporting_errors` has refused any contradiction."""
+    """Say that a teacher's tasks are ready. If they contradicted themselves, `_reporting_errors`
+    would have refused them before."""
     print(f"{options.tasks} is ready: solutions pass, stubs are to do, each mistake is named")
     return 0
 
@@ -243,4 +245,4 @@ def _key(options: Any) -> int:
 
 
 _REFUSING = _test, grading.grade_submissions, release.write_release, ci.write_ci_files
-"""The commands that refuse a teacher's file with tasks that contradict themselves."""
+"""The commands that refuse a teacher's file if one of its tasks contradicts itself."""

@@ -1,4 +1,4 @@
-"""Whether the blocks of a kernel compute their tiles from what they load.
+"""A check of kernels: does each block compute its tiles only from what it loads?
 
 The student's function is called with serial numbers in place of the entries of its arrays; only
 `ct.load` gives a block the entries. So nothing can be computed on whole arrays, and the check knows
@@ -23,10 +23,11 @@ from .comparisons import named, same
 _FIRST = 1 << 40
 """The first serial number."""
 _MOST = 1 << 12
-"""The most blocks and entries of a tile: a submission cannot make the grader run out of memory."""
+"""The largest number of blocks, and of entries in a tile: with these limits, a submission cannot
+make the grader run out of memory."""
 
 Place = tuple[str, tuple[int, ...]]
-"""An entry: the name of the array, and the index."""
+"""The position of an entry: the name of its array, and its index there."""
 
 
 def same_in_blocks(
@@ -159,7 +160,8 @@ class _Launched:
         return [[k, memories[k].entries] for k in sorted(changed)]
 
     def _with_entries(self, serial: np.ndarray) -> np.ndarray:
-        """An array made of serial numbers, perhaps rearranged, with the entries in their places."""
+        """Return a copy of an array of serial numbers, in any order, with each serial number
+        replaced by the entry that it stands for."""
         array = serial.copy()
         known = np.isin(array, _FIRST + np.arange(self._entries.size, dtype="int64"))
         array[known] = self._entries[array[known].astype("int64") - _FIRST]
@@ -172,7 +174,7 @@ def _require_few(shape: Any) -> None:
 
 
 def _places(arrays: Mapping[str, Any]) -> dict[float, Place]:
-    """Where each value is in these arrays."""
+    """Return the position of each value in these arrays: the name of the array, and the index."""
     pairs = ((name, np.asarray(x)) for name, x in arrays.items())
     return {x[at].item(): (name, at) for name, x in pairs for at in np.ndindex(x.shape)}
 
@@ -182,7 +184,7 @@ def _found(places: Mapping[float, Place], values: Iterable[float]) -> frozenset[
 
 
 def _along(seen: Iterable[Place], axes: Mapping[str, str], letter: str) -> set[int]:
-    """The indices of these entries along an axis."""
+    """Return the indices of these entries along the axis with this letter."""
     return {
         i
         for name, at in seen
@@ -205,7 +207,8 @@ def _require_loads(
     block: Any, inputs: Mapping[str, np.ndarray], loaded: set[Place], stored: set[Place],
     axes: Mapping[str, str],
 ) -> None:  # fmt: skip
-    """Require that a block has loaded what the entries that it stored depend on."""
+    """Raise AssertionError unless the entries that a block loaded are exactly those on which the
+    entries that it stored depend."""
     of_results = {letter for name, _ in stored for letter in axes[name].split()}
     own = {letter: _along(stored, axes, letter) for letter in of_results}
     needed = {

@@ -28,9 +28,9 @@ class Call:
     """One call of a function: its arguments, and its result or a `Raised`.
 
     given   copies of the arguments and the settings, which the function got and may have changed
-    pulled  the calls of each function that it returned, by place: usually its pullback
-    tapped  the name and the array that it passed to its keyword `tap`, and what `tap` returned
-            instead: None for no change
+    pulled  the calls of each function in the result, usually the pullback, by its index there
+    tapped  the name and the array that the function passed to its keyword `tap`, and what `tap`
+            returned, or None if it returned the array itself
     """
 
     arguments: Any
@@ -44,8 +44,9 @@ class Call:
 def calls_recorded(
     function: Callable[..., Any], calls: list[Call], inside: list[Any] | None = None
 ) -> Callable[..., Any]:
-    """The same function, except that its calls and those of its pullbacks are added to the list. It
-    gets copies of arrays, lists and dictionaries, so that the caller's own never change.
+    """Return a function that does the same as `function`, and appends a record of each call to the
+    list; calls of its pullbacks are recorded, too. The function gets copies of arrays, lists and
+    dictionaries, so that the caller's own are never changed.
 
     inside  a list of the calls in progress, which several functions share: a call that one of them
             makes during another call is not recorded
@@ -87,7 +88,8 @@ def calls_recorded(
 
 
 def unrecorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without the recording, for calls whose arguments mean nothing to a solution."""
+    """Return the function whose calls `calls_recorded` records, to call it without a record when
+    its arguments would mean nothing to a solution."""
     found: Callable[..., Any] = getattr(function, "unrecorded", function)
     return found
 
@@ -103,15 +105,16 @@ def _heard(tap: Callable[..., Any], heard: Call) -> Callable[..., Any]:
 
 
 def raised(error: Exception, file: str | None) -> Raised:
-    """The record of an error. The file of a function in another process is unknown, but the text of
-    its error quotes the line."""
+    """Return the record of an error. The file of a function in another process is unknown, but the
+    text of its error quotes the line."""
     text = text_of(error)
     is_own = ": raise " in f"{line_of(error, file)}{text.partition(chr(10))[2]}"
     return Raised(type(error).__name__, text, is_own)
 
 
 def changed_in_place(function: Callable[..., Any], calls: list[Call]) -> set[str]:
-    """The names of the arguments that these calls of a function, or of its pullbacks, changed."""
+    """Return the names of the arguments that these calls of a function, or of its pullbacks,
+    changed."""
     found = set[str]()
     for call in calls:
         arguments, settings = call.given
@@ -134,13 +137,14 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def _unchanged(x: Any, y: Any) -> bool:
-    """Whether an array is still equal, bit by bit, to its copy, and anything else the same."""
+    """Whether an array still has the bits of its copy; for other values, whether both are one
+    object."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         return x.shape == y.shape and x.tobytes() == y.tobytes()
     return x is y
 
 
 def copied(x: Any) -> Any:
-    """A copy with its own arrays, lists and dictionaries, so that later changes of x do not reach
-    it."""
+    """Return a copy of x that has its own arrays, lists and dictionaries, so that later changes of
+    x do not change the copy."""
     return mapped(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, x)

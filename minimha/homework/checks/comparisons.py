@@ -62,7 +62,7 @@ def same(
 def _facts(
     yours: Any, expected: np.ndarray, name: str, labels: Sequence[str] | None, tolerance: float
 ) -> list[str]:
-    """What is wrong with yours; empty if it is right."""
+    """Return the lines of a message that say what is wrong with yours; empty if it is right."""
     if not isinstance(yours, np.ndarray | np.generic | float | int | complex):
         wanted = f"an array of shape {expected.shape}" if expected.shape else "a number"
         advice = "np.array, np.stack or np.concatenate makes one array of a list"
@@ -114,8 +114,8 @@ def _as_numbers(x: np.ndarray) -> np.ndarray:
 def _side_by_side(
     yours: np.ndarray, expected: np.ndarray, labels: Any, at: tuple[int, ...] = ()
 ) -> list[str]:
-    """Draw two small boolean arrays; if they have more than two axes, the part with the worst
-    entry."""
+    """Draw two boolean arrays beside each other, if they are small; of arrays with more than two
+    axes, only the matrix with the worst entry, whose index is `at`."""
     both = yours, expected
     if not all(x.dtype == bool and x.ndim > 1 and max(x.shape[-2:]) <= 10 for x in both):
         return []
@@ -150,7 +150,8 @@ def named(returned: Any, names: Sequence[str], function: str = "yours") -> dict[
 
 
 def value_of(returned: Any, name: str = "the function") -> Any:
-    """The value of a pair (value, pullback). Raises AssertionError for anything else."""
+    """Return the value of a pair (value, pullback). Raises AssertionError if the function returned
+    anything else."""
     value = _value(returned)
     if value is not returned:
         return value
@@ -162,8 +163,8 @@ def same_operation(
     yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, large: Sequence[Any],
     name: str = "y", axes: Any = None,
 ) -> None:  # fmt: skip
-    """Compare an operation with the right one: its value, then its gradients, which `gradcheck`
-    checks first, because its messages say more.
+    """Compare an operation with the right one: its value; its gradients by `gradcheck`, whose
+    messages say more; then both again for large inputs, by `same_pullback`.
 
     yours, right  functions of arrays that return (value, pullback)
     large         inputs for `same_pullback`; in one call of each check, 30,000 entries or more
@@ -207,10 +208,11 @@ def same_pullback(
 
 
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
-    """Compare the intermediates that both pass through `tap(name, x)`, in order, then the values.
+    """Compare the intermediates that both functions pass through `tap(name, x)`, in order, then
+    their values.
 
-    Names only the first wrong step, since later errors may follow from it. Functions may return a
-    value, or a value and its pullback.
+    The message names only the first wrong step, since later errors may follow from it. The
+    functions may return a value, or a value and its pullback.
     """
     value, found = recorded(yours, *inputs)
     expected, steps = recorded(reference, *inputs)
@@ -266,7 +268,8 @@ def _is_equal(yours: Any, known: Any) -> bool:
 
 
 def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:
-    """The value of f, and the intermediates that it passed through its keyword `tap`, by name."""
+    """Call f, and return its value and a dictionary of the intermediates that it passed through its
+    keyword `tap`, by name."""
     seen: dict[str, Any] = {}
 
     def tap(name: str, x: Any) -> Any:
@@ -277,13 +280,13 @@ def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _value(returned: Any) -> Any:
-    """The value of (value, pullback); anything else unchanged."""
+    """Return the value of a pair (value, pullback), and anything else unchanged."""
     pair = isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])
     return returned[0] if pair else returned
 
 
 def instead(yours: str, found: Any, wanted: str, advice: str = "") -> str:
-    """The message about something of the wrong kind: "{yours} a list; it should {wanted}"."""
+    """Return a message about a result of the wrong kind: "{yours} a list; it should {wanted}"."""
     advice = "is a return missing?" if found is None else advice
     text = f"{yours} {_described(found)}; it should {wanted}"
     return textwrap.fill(f"{text}: {advice}" if advice else text, 80)

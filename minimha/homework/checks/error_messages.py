@@ -1,5 +1,5 @@
-"""What a student reads about an error: the line of their file, the values in that line, and for a
-habit from PyTorch what to write in NumPy."""
+"""The message that a student reads about an error: the line of their file, the values in that line,
+and what to write in NumPy if the error comes from a habit from PyTorch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from ...diagnosis.causes import ALL_PAIRS
 from .shown import without_addresses
 
 MOST = 800
-"""The length up to which a message is searched, because some patterns take its fourth power."""
+"""The number of characters of a message that are searched: the time that some patterns take grows
+with the fourth power of the length."""
 NAMES = 6
-"""The most variables of a line that are shown with their values."""
+"""The largest number of variables in a line that are shown with their values."""
 
 _KEYWORDS = {
     "dim": "the keyword is axis: axis=-1",
@@ -112,17 +113,19 @@ _HABITS: dict[str, Any] = {
     r"truth value of an array": "x is None, x.any() or x.all(): an array is not true or false",
     r"maximum recursion depth": "a loop, over a list of what is left to do, has no limit of depth",
 }
-"""What to write in NumPy, by a pattern of the error and the line that led to it."""
+"""Advice on what to write in NumPy, by a pattern that fits the message of an error and the line
+that led to it."""
 
 
 def file_of(function: Callable[..., Any]) -> str | None:
-    """The file that a function was defined in."""
+    """Return the file in which a function was defined, or None if it is unknown."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code and str(code.co_filename)
 
 
 def error_message(error: BaseException, file: str | None) -> str:
-    """The message for a student: a check's own words, or their own error with its line."""
+    """Return the message for a student: the message of a check, or an error in the student's own
+    code with its line."""
     innermost = traceback.extract_tb(error.__traceback__)[-1].filename
     if isinstance(error, AssertionError) and innermost != file:
         return text_of(error)
@@ -130,12 +133,14 @@ def error_message(error: BaseException, file: str | None) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error. It may contain what a student's function returned or was given."""
+    """Return the text of an error, without addresses in memory. It may contain what a student's
+    function returned or was given."""
     return without_addresses(str(error))
 
 
 def error_with_line(error: BaseException, file: str | None) -> str:
-    """The error, the innermost line of this file that led to it, and that line's variables.
+    """Describe an error: its text, the innermost line of this file that led to it, and the
+    variables in that line.
 
     If that line is in a helper, the line of the outer function that called it follows.
     """
@@ -155,7 +160,8 @@ def error_with_line(error: BaseException, file: str | None) -> str:
 
 
 def _in_numpy(message: str) -> str | None:
-    """What to write instead, if the error comes from a habit or from shapes that do not fit."""
+    """Return advice on what to write instead, if the message shows a habit from PyTorch or shapes
+    that do not fit; otherwise None."""
     for pattern, words in _HABITS.items():
         if found := re.search(pattern, message[:MOST], re.DOTALL):
             return words(found[1]) if callable(words) else words.format(*found.groups())
@@ -163,7 +169,8 @@ def _in_numpy(message: str) -> str | None:
 
 
 def line_of(error: BaseException, file: str | None) -> str:
-    """The innermost line of this file that led to an error, "line 14: …", or ""."""
+    """Return the innermost line of this file that led to an error, as in "line 14: …"; "" if there
+    is none."""
     places = _places(error, file)
     return f"line {places[-1][1].lineno}: {places[-1][1].line}" if places else ""
 
@@ -178,7 +185,7 @@ def _places(
 
 
 def _values(frame: types.FrameType, line: str) -> list[str]:
-    """The variables in a line when it failed: "x has shape (4, 6)"."""
+    """Describe the variables in a line as they were when the line failed: "x has shape (4, 6)"."""
     names = dict.fromkeys(re.findall(r"(?<![\w.])[^\W\d]\w*", line))
     known = {name: frame.f_locals[name] for name in names if name in frame.f_locals}
     facts = [f"{name} {fact}" for name, x in known.items() if (fact := _fact(x))]
@@ -186,7 +193,8 @@ def _values(frame: types.FrameType, line: str) -> list[str]:
 
 
 def _fact(x: Any) -> str:
-    """A short description of a value: an array by its shape, a long value by its type."""
+    """Return a short description of a value, such as "has shape (4, 6)" for an array or "is 3" for
+    a number; for a long value, its type."""
     if isinstance(x, np.ndarray) or type(x).__name__ == "Memory":  # an array in a kernel
         return f"has shape {x.shape}{'' if x.dtype == float else f', {x.dtype}'}"
     if callable(x) or isinstance(x, types.ModuleType):

@@ -1,4 +1,5 @@
-"""How often a pullback may call its own forward pass: a derived gradient needs few calls, if any.
+"""A limit on how often a pullback may call its own forward pass: a gradient derived by hand needs
+few such calls, if any.
 
 The processes that run submissions use this file too, so it needs only the standard library.
 """
@@ -8,14 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 MOST = 2000
-"""The most calls of the forward pass in a pullback. A numeric gradient needs a call for each entry
-of the inputs, and the checks have inputs with many more entries."""
+"""The largest number of calls of the forward pass in a pullback. A numeric gradient needs a call
+for each entry of the inputs, and the checks have inputs with many more entries."""
 
 
 def limited(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, whose pullbacks raise AssertionError once they call it MOST times.
+    """Return a function that does the same as `function`, but whose pullbacks raise AssertionError
+    once they have called the function MOST times.
 
-    While a pullback runs, the function's name in its file stands for one that counts its calls.
+    While a pullback runs, the function's name in its file refers to a version that counts its
+    calls.
     """
     name, names = getattr(function, "__name__", ""), getattr(function, "__globals__", {})
 

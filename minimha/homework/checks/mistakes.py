@@ -1,4 +1,5 @@
-"""Naming a student's mistake: the solution with this mistake returns what the student's returned.
+"""Finds a student's mistake by making it: if the solution with a known mistake returns what the
+student's function returned, the message names this mistake.
 
 A task lists common mistakes as edits of its solution. While a check runs, the calls of the
 student's function are recorded. If the check fails, they are repeated on each edited solution.
@@ -24,14 +25,16 @@ from .nested import agree
 
 
 class Patch(NamedTuple):
-    """A common mistake: `new` in place of `old` in the solution makes it, and `text` names it."""
+    """A common mistake: replacing the text `old` in the solution by `new` makes the mistake, and
+    `text` describes it."""
 
     old: str
     new: str
     text: str
 
     def made_in(self, solution: str) -> str:
-        """The solution with this mistake. Raises ValueError unless `old` is in it once."""
+        """Return the solution with this mistake. Raises ValueError unless it contains `old` exactly
+        once."""
         if (times := solution.count(self.old)) != 1:
             raise ValueError(f"{self.old!r} is in the solution {times} times, not once")
         return solution.replace(self.old, self.new)
@@ -67,7 +70,8 @@ def _lines(marked: str) -> str:
 
 
 def with_dot(solution: str) -> Iterator[str]:
-    """The solution with np.dot in place of @: first in one of its products at a time, then in all.
+    """Yield copies of the solution in which np.dot replaces @: first in one of its products at a
+    time, then in all.
 
     `np.inner(a, b)` equals `np.dot(a, b.mT)`, so this covers np.inner, too.
     """
@@ -78,7 +82,8 @@ def with_dot(solution: str) -> Iterator[str]:
 
 
 class _Dot(ast.NodeTransformer):
-    """Replaces a @ b by np.dot(a, b) for the products with these numbers."""
+    """Replaces a @ b by np.dot(a, b) in some products of a source: those whose numbers, counted
+    through the source, are in `places`."""
 
     def __init__(self, places: set[int]) -> None:
         self.places = places
@@ -100,16 +105,17 @@ def text_of_mistake(
     mistakes: Iterable[Patch], solution: str, name: str, calls: list[Call],
     comes_here: Callable[[Callable[..., Any]], bool] = lambda function: True,
 ) -> str:  # fmt: skip
-    """The text of the first mistake with which the solution repeats all calls, or "".
+    """Return the description of the first mistake with which the solution gives the recorded
+    results in all calls; "" if there is none.
 
     The mistakes tried are those of the task, and np.dot in place of @.
 
     comes_here  whether a function passes the earlier checks. Two mistakes may agree in the calls of
                 one check, up to its first failure, and only one of them passes the checks before it
 
-    If no mistake repeats all calls and the values are wrong, one that repeats the values is enough,
-    whatever the pullbacks return. Returns "" if the solution itself repeats all calls, because then
-    the results are right.
+    If no mistake gives the same results in all calls and the values are wrong, a mistake that gives
+    the same values is enough, whatever the pullbacks return. Returns "" if the solution itself
+    gives the recorded results, because then they are right.
     """
     right = defined(solution, name)
     if not calls or _repeats(right, calls):
@@ -139,8 +145,8 @@ def defined(code: str, name: str) -> Callable[..., Any]:
 
 
 def _repeats(function: Callable[..., Any], calls: list[Call], pulled: bool = True) -> bool:
-    """Whether a function returns or raises in each call what was recorded, and its pullbacks too,
-    if they count."""
+    """Whether a function returns or raises in each call what was recorded. With `pulled`, its
+    pullbacks must do so, too."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are not the student's
         return all(_repeats_one(function, call, pulled) for call in calls)
@@ -158,9 +164,10 @@ def _repeats_one(function: Callable[..., Any], call: Call, pulled: bool) -> bool
 
 
 def _answer(function: Callable[..., Any], call: Call, given: dict[str, list[Any]]) -> Any:
-    """The result of a function, or the error that it raises, for the arguments of a call.
+    """Call a function with the arguments of a recorded call, and return its result or a record of
+    its error.
 
-    Adds to `given` what it passes to `tap`.
+    What the function passes to `tap` is added to `given`, by name.
     """
     answers = _by_name((name, answer) for name, _, answer in call.tapped)
 
@@ -200,6 +207,6 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def _known_by(error: Raised) -> tuple[str, str]:
-    """What two errors must share to count as the same: the class, and the first line of the text if
-    it comes from NumPy or Python."""
+    """Return what two errors must share to count as the same: the class and, unless the error was
+    raised by the student's own `raise`, the first line of the text."""
     return error.kind, "" if error.is_own else error.text.partition("\n")[0].strip()

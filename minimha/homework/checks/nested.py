@@ -1,8 +1,10 @@
-"""Arrays inside tuples, lists and dictionaries: one walk for everything that is done with them.
+"""Arrays inside tuples, lists and dictionaries: functions that go through all parts of such a
+value.
 
-`leaf` is always the function for what is none of these: an array, a number, a function, …
-Subclasses such as namedtuples and defaultdicts count as their bases. This file imports only the
-standard library, because the process that runs submissions has it, too.
+A leaf is a part that is neither a tuple nor a list nor a dictionary, such as an array, a number or
+a function; the argument `leaf` is the function to apply to each leaf. Subclasses such as
+namedtuples and defaultdicts count as their bases. This file imports only the standard library,
+because the process that runs submissions has it, too.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 
 
 def mapped(leaf: Callable[[Any], Any], x: Any) -> Any:
-    """A copy of x with leaf(y) in place of each leaf y."""
+    """Return a copy of x in which each leaf y is replaced by leaf(y)."""
     match x:
         case tuple():
             return tuple(mapped(leaf, part) for part in x)
@@ -24,8 +26,9 @@ def mapped(leaf: Callable[[Any], Any], x: Any) -> Any:
 
 
 def agree(leaf: Callable[[Any, Any], bool], x: Any, y: Any) -> bool:
-    """Whether leaf(a, b) holds for each leaf a of x and the leaf b in its place in y. A list may
-    stand for a tuple, and the order of a dictionary does not matter."""
+    """Whether x and y have the same structure, and leaf(a, b) is true for each leaf a of x and the
+    leaf b at the same position in y. A list may stand for a tuple, and the order of a dictionary
+    does not matter."""
     match x, y:
         case (tuple() | list(), tuple() | list()):
             return len(x) == len(y) and all(agree(leaf, a, b) for a, b in zip(x, y, strict=True))
@@ -35,8 +38,9 @@ def agree(leaf: Callable[[Any, Any], bool], x: Any, y: Any) -> bool:
 
 
 def packed(leaf: Callable[[Any], Any], x: Any) -> Any:
-    """x as JSON: a list whose first word names the type. A dictionary with other keys than text is
-    a leaf; leaf(y) returns JSON."""
+    """Convert x to values that JSON can store: tuples and lists become lists whose first word names
+    the type. `leaf` converts the leaves, which here include dictionaries whose keys are not all
+    strings."""
     match x:
         case tuple():
             return ["tuple", *(packed(leaf, part) for part in x)]
@@ -48,7 +52,7 @@ def packed(leaf: Callable[[Any], Any], x: Any) -> Any:
 
 
 def unpacked(leaf: Callable[[Any], Any], item: Any) -> Any:
-    """What was packed; leaf(item) returns the value of a leaf."""
+    """Return the value that `packed` converted; leaf(item) must return the value of a leaf."""
     match item:
         case ["tuple", *parts]:
             return tuple(unpacked(leaf, part) for part in parts)

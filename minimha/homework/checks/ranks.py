@@ -1,4 +1,5 @@
-"""Whether each rank computes its result from what it has and what it receives.
+"""A check of functions that run on several ranks: does each rank compute its result only from the
+data that it has and the messages that it receives?
 
 The student's function is called once for each rank, as if each rank were another machine: the call
 gets only this rank's data, and `run` in it runs only this rank. The ranks take turns, as in
@@ -19,15 +20,17 @@ from .calls import unrecorded
 from .comparisons import same
 
 WORLDS = 4
-"""How many copies of the ranks run, each on different data, so that a call that finds data in a
-shared variable cannot know to which copy they belong."""
+"""The number of copies of all ranks that run, each on different data. With several copies, a call
+that finds data in a shared variable cannot know to which copy they belong."""
 
 Messages = set[tuple[int, int, str]]
-"""Who sent to whom, and in which call."""
+"""The messages that were sent: for each, the sender, the receiver, and a text that names the
+call."""
 
 
 def of_rank(rank: int, xs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The arrays of all ranks as one rank has them: its own, and zeros in place of the others."""
+    """Return the arrays of all ranks as one rank sees them: its own array, and zeros in place of
+    the others."""
     return [x if r == rank else np.zeros_like(x) for r, x in enumerate(xs)]
 
 
@@ -70,7 +73,8 @@ def same_on_ranks(
 def _alone(
     program: Callable[[int, int], Any], ranks: int, rng: np.random.Generator
 ) -> tuple[dict[tuple[int, int], Any], Messages]:
-    """What program(world, rank) returns for each world and rank, and the messages."""
+    """Run program(world, rank) for each world and rank, and return the results by world and rank,
+    and the messages."""
     from ...parallel import threads
 
     slots = [(int(world), rank) for rank in range(ranks) for world in rng.permutation(WORLDS)]

@@ -1,4 +1,5 @@
-"""`minimha.parallel` for submissions, which may not start threads: ranks that take turns.
+"""A version of `minimha.parallel` for submissions, which may not start threads: its ranks take
+turns.
 
 A rank runs until it waits for a message that has not been sent; then the next rank runs. On its
 next turn, a rank starts again from the beginning: it receives the same messages as before, and
@@ -18,25 +19,30 @@ import numpy as np
 from minimha_autograd.extension import ExtensionPoint
 
 Mail = defaultdict[tuple[int, int], list[tuple[str, np.ndarray]]]
-"""All texts and arrays that one rank has sent to another."""
+"""All messages that one rank has sent to another, by sender and receiver: for each, a text that
+names the call, and the array."""
 
 
 class CommunicationError(RuntimeError):
-    """As in `minimha.parallel`."""
+    """Communication between ranks has failed, for example because every rank waits for a
+    message."""
 
 
 class _WaitingError(BaseException):
-    """A message has not been sent yet; holds the error to raise if it never is."""
+    """A rank waits for a message that has not been sent yet. Contains the error to raise if the
+    message is never sent."""
 
 
 def parts(length: int, size: int) -> list[slice]:
-    """As in `minimha.parallel`."""
+    """Divide `length` entries into one slice for each of `size` ranks, as `minimha.parallel.parts`
+    does."""
     ends = [length // size * rank + min(rank, length % size) for rank in range(size + 1)]
     return [slice(ends[rank], ends[rank + 1]) for rank in range(size)]
 
 
 def run(function: Callable[..., Any], ranks: int, *args: Any, timeout: float = 300.0) -> list[Any]:
-    """As in `minimha.parallel`."""
+    """Run function(comm, *args) on each rank, and return the results of all ranks, as
+    `minimha.parallel.run` does."""
     results = run_elsewhere(lambda *of_rank: function(_Communicator(*of_rank), *args), ranks)
     if results is not None:
         return results
@@ -61,12 +67,14 @@ def run(function: Callable[..., Any], ranks: int, *args: Any, timeout: float = 3
 
 @ExtensionPoint
 def run_elsewhere(function: Callable[..., Any], ranks: int) -> list[Any] | None:
-    """As in `minimha.parallel.threads`; if it returns None, the ranks take turns."""
+    """Run the ranks in another way, if a check has provided one, and return their results. If it
+    returns None, the ranks take turns here."""
     return None
 
 
 class _World:
-    """As in `minimha.parallel.threads`: the order of turns does not change the error."""
+    """What all ranks share: their messages, results and errors. If several ranks fail, the same
+    error is raised whatever the order of turns."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -81,11 +89,13 @@ class _World:
         return [rank for rank in range(self.size) if rank not in self.results | self.errors]
 
     def state(self) -> tuple[int, int]:
-        """Numbers that change in every round of turns unless there is a deadlock."""
+        """Return two numbers, of which at least one changes in every round of turns unless there is
+        a deadlock."""
         return len(self.living), sum(map(len, self.mail.values()))
 
     def outcome(self) -> list[Any]:
-        """The results in the order of ranks. Raises the error of a rank."""
+        """Return the results in the order of ranks. Raises the error of a rank that failed, or
+        CommunicationError if a message was never received."""
         if self.errors:
             raise self.errors[min(self.errors.keys() - self.misled)]
         for (source, to), sent in sorted(self.mail.items()):
@@ -130,7 +140,8 @@ class _Turn:
 
 
 class _Communicator:
-    """As `minimha.parallel.Communicator`, for arrays, without counting bytes."""
+    """A rank's communicator with the methods of `minimha.parallel.Communicator`, for arrays; it
+    does not count bytes."""
 
     def __init__(self, rank: int, size: int, post: Any, take: Any) -> None:
         self.rank, self.size, self._post, self._take = rank, size, post, take

@@ -27,17 +27,19 @@ FILE = Path(__file__).parents[1] / "tasks" / "results.json"
 """Where a release keeps the results; the teacher's copy has no such file."""
 
 Calls = list[dict[str, Any]]
-"""The calls of one function: what each passed to `tap`, and its result or error."""
+"""The recorded calls of one function: for each, what it passed to `tap`, and its result or
+error."""
 
 
 LARGE = 1000
-"""The most entries of an array that a release keeps."""
+"""The largest number of entries that an array may have for a release to store it whole."""
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """What a release keeps of a large array: its shape, its dtype, and its products with four
-    random arrays. Another array of this shape with the same products is the same array."""
+    """A summary of a large array, which a release stores in its place: its shape, its dtype, and
+    its products with four random arrays. Another array of this shape with the same products is
+    taken for the same array."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -45,15 +47,15 @@ class Sketch:
 
     @staticmethod
     def of(x: np.ndarray) -> Sketch:
-        """The sketch of an array."""
+        """Return the sketch of an array."""
         # The same random arrays each time, so that sketches can be compared.
         random = np.random.default_rng(0).standard_normal((4, x.size))
         return Sketch(x.shape, x.dtype, random @ x.ravel())
 
 
 def _kept(x: Any) -> Any:
-    """A result as a release keeps it: with sketches in place of large arrays, and None in place of
-    functions."""
+    """Return a result as a release stores it: with sketches in place of large arrays, and None in
+    place of functions."""
 
     def leaf(x: Any) -> Any:
         if isinstance(x, np.ndarray) and x.size > LARGE:
@@ -64,7 +66,7 @@ def _kept(x: Any) -> Any:
 
 
 def stored(call: Call) -> dict[str, Any]:
-    """What a release keeps of a call."""
+    """Convert a recorded call to the dictionary that a release stores."""
     entry: dict[str, Any] = {
         "tapped": [(name, _kept(x)) for name, x, _ in call.tapped],
         "pullbacks": {k: list(map(stored, calls)) for k, calls in call.pulled.items()},
@@ -77,7 +79,8 @@ def stored(call: Call) -> dict[str, Any]:
 
 
 def replaying(calls: Calls) -> Callable[..., Any]:
-    """The function whose calls were recorded: it returns the same results in the same order."""
+    """Return a function that replays the recorded calls: its first call returns the result of the
+    first recorded call, and so on."""
     rest: Iterator[dict[str, Any]] = iter(calls)
 
     def call(*_: Any, tap: Any = None, **__: Any) -> Any:
@@ -96,17 +99,19 @@ def replaying(calls: Calls) -> Callable[..., Any]:
 
 
 Results = dict[str, dict[str, dict[str, Calls]]]
-"""The calls of solutions, by the task and the check that make them and by the solution's name."""
+"""The recorded calls of solutions, by the name of the task and of the check that makes the calls,
+and by the name of the solution that is called."""
 
 
 @functools.cache
 def results() -> Results:
-    """The results in a release; empty in the teacher's copy, which has the solutions."""
+    """Return the recorded results that a release contains; empty in the teacher's copy, which has
+    the solutions."""
     return unpacked(FILE.read_bytes()) if FILE.exists() else {}
 
 
 def packed(results: Results) -> bytes:
-    """The results as JSON."""
+    """Convert the results to JSON."""
 
     def leaf(x: Any) -> Any:
         match x:
@@ -123,7 +128,7 @@ def packed(results: Results) -> bytes:
 
 
 def unpacked(data: bytes) -> Results:
-    """The results that were packed."""
+    """Return the results that `packed` converted to JSON."""
 
     def leaf(item: Any) -> Any:
         match item:

@@ -1,5 +1,6 @@
-"""How a wrong array is related to the right one: axes or slices in another order, a part, a sum, a
-multiple. Such a relation points to the same mistake in every task."""
+"""Describes how a wrong array is related to the right one: it may have axes or slices in another
+order, or be a part, a sum or a multiple. Such a relation points to the same mistake in every
+task."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import numpy as np
 from ...diagnosis.closeness import factor, rounding
 
 MOST_SLICES = 16
-"""The length of an axis up to which its slices are compared with each other."""
+"""The greatest length of an axis for which its slices are compared with each other."""
 
 Close = Callable[[np.ndarray, np.ndarray], bool]
 
@@ -47,8 +48,8 @@ def resemblance(yours: np.ndarray, right: np.ndarray, axes: Sequence[str] | None
 
 
 def _moved(a: np.ndarray, b: np.ndarray, names: Sequence[object], close: Close) -> Iterator[str]:
-    """Relations in which all numbers are right, but the axes are in another order, or the shape is
-    wrong."""
+    """Describe, for each possible relation, how yours (a) has the right numbers (b) with its axes
+    in another order or in the wrong shape."""
     for order in list(itertools.permutations(range(b.ndim)))[1:] if b.ndim <= 4 else ():
         axes = f"({', '.join(str(names[axis]) for axis in order)})"
         if close(a, b.transpose(order)):
@@ -66,8 +67,8 @@ def _moved(a: np.ndarray, b: np.ndarray, names: Sequence[object], close: Close) 
 
 
 def _part(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Iterator[str]:
-    """Relations to the right slices along an axis: they are in other places, or there is only one
-    of them, or only their sum or mean."""
+    """Describe relations between yours (a) and the slices of the right array (b) along an axis:
+    they are in other places, or there is only one of them, or only their sum or mean."""
     for axis, name in enumerate(along):
         slices, many = np.moveaxis(b, axis, 0), b.shape[axis]
         if not 1 < many <= MOST_SLICES:
@@ -95,8 +96,8 @@ def _part(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Itera
 
 
 def _scaled(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Iterator[str]:
-    """Relations in which the right numbers are multiplied by a factor, or a number is added to
-    them; it is the same for all entries, or for all along an axis."""
+    """Describe relations in which the right numbers are multiplied by a factor, or a number is
+    added to them: the same for all entries, or for all entries along an axis."""
     if a.shape != b.shape:
         for axis in range(a.ndim):
             if any(close(a.sum(axis=axis, keepdims=kept), b) for kept in (False, True)):
@@ -137,7 +138,7 @@ def _scaled(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Ite
 
 
 def _written(factor: float) -> str:
-    """A factor as a fraction or a root, "1/√2", or with a decimal point."""
+    """Write a factor as a fraction or a root, such as "1/√2", or with a decimal point."""
     for root, power in (("", 1), ("√", 2)):
         near = Fraction(factor**power).limit_denominator(100)
         if 0 < abs(near) <= 100 and abs(float(near) / factor**power - 1) < 1e-9:

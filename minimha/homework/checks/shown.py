@@ -1,5 +1,5 @@
-"""How a message shows what a student's function returned: the same in each run, at home and in
-grading."""
+"""How a message shows what a student's function returned: with the same text in each run, at home
+and when it is graded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 
 class _Repr(reprlib.Repr):
-    """Shows a function, which in grading is in another process, by its name, and sorts sets."""
+    """Writes values as text that does not change from run to run: it sorts sets, and shows a
+    function only by its name, because in grading the function is in another process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,15 +24,15 @@ class _Repr(reprlib.Repr):
 
 
 def name_of(function: Any) -> str:
-    """The name of a function, or of the type of another value that can be called."""
+    """Return the name of a function, or of the type of another value that can be called."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def shown(x: Any) -> str:
-    """A value on one line."""
+    """Write a value on one line."""
     return without_addresses(_Repr().repr(x))
 
 
 def without_addresses(text: str) -> str:
-    """A text without addresses in memory, which differ from run to run."""
+    """Return a text without addresses in memory, which differ from run to run."""
     return re.sub(r" at 0x[0-9A-Fa-f]+", "", text)

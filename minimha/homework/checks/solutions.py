@@ -1,4 +1,4 @@
-"""Solutions marked in a source: the stub that students get, and the solved text.
+"""Solutions marked in a source: the code for students, without them, and the complete code.
 
     # BEGIN SOLUTION: return a tuple with one gradient, (dx,)
     return (y * (dy - (dy * y).sum(-1, keepdims=True)),)
@@ -19,7 +19,7 @@ _MARKED = re.compile(
 
 
 def stubbed(text: str) -> str:
-    """The text with each marked solution replaced by `raise NotImplementedError`."""
+    """Return the text with `raise NotImplementedError` in place of each marked solution."""
 
     def placeholder(found: re.Match[str]) -> str:
         comment = f"  # {found[2]}" if found[2] else ""
@@ -29,7 +29,7 @@ def stubbed(text: str) -> str:
 
 
 def solved(text: str) -> str:
-    """The text with its solutions, without the marks."""
+    """Return the text with its solutions, but without the marks."""
     return _replaced(text, lambda found: found[3])
 
 

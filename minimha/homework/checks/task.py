@@ -50,9 +50,9 @@ TASKS: dict[str, Task] = {}
 
 
 class Task:
-    """A function to write. Calling the task calls its solution, or in a release a replay of it.
-    `task` documents the attributes; `checks` are in the order in which a student passes them,
-    `mistakes` in the order in which they are looked for."""
+    """A function to write. Calling the task calls its solution; in a release, it returns the
+    recorded results of the solution. `task` documents the attributes; `checks` are in the order in
+    which a student passes them, `mistakes` in the order in which they are looked for."""
 
     def __init__(
         self,
@@ -82,7 +82,8 @@ class Task:
         self, holds: Callable[[Any, np.random.Generator], None] | None = None, *,
         weight: float = 1, hidden: bool = False,
     ) -> Any:  # fmt: skip
-        """Add a check, `holds(yours, rng)`; its name, with spaces, is what the student reads.
+        """Add a check, a function `holds(yours, rng)` that raises AssertionError if the student's
+        function is wrong. Its name, with spaces, is what the student reads.
 
         weight  of the check in the task's score, relative to the other checks
         hidden  whether a release with --hidden leaves the check out
@@ -96,7 +97,8 @@ class Task:
         self, name: str, holds: Callable[..., None], *cases: tuple[Any, ...], weight: float = 1,
         hidden: bool = False,
     ) -> None:  # fmt: skip
-        """Add a check with a name of its own, `holds(yours, rng, *case)` for each of the cases."""
+        """Add a check with this name, which calls `holds(yours, rng, *case)` for each of the
+        cases."""
 
         def all_hold(yours: Any, rng: np.random.Generator) -> None:
             for case in cases:
@@ -116,7 +118,8 @@ class Task:
         self.mistakes.append(Patch(old, new, text))
 
     def code(self, *, solved: bool = False) -> str:
-        """The functions that the student gets, or with `solved` the answer; without imports."""
+        """Return the code of the task without imports: what the student gets or, with `solved`, the
+        solution."""
         own = source_of(self.solution)
         functions = [with_solution(source_of(f)) for f in self.given]
         return "\n\n".join([*functions, with_solution(own) if solved else stubbed(own)])
@@ -126,8 +129,8 @@ class Task:
         return (self.verdict(check, yours, seed) for check in self.checks)
 
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
-        """The outcome of one check. An error becomes the message. The function gets copies of its
-        arguments, and fails if it changes them."""
+        """Return the outcome of one check. If the check raises an error, the error becomes the
+        message. The function gets copies of its arguments, and fails if it changes them."""
         # In a release, the solutions that this check calls are replays of recorded calls.
         for name, stored in self._stored(check).items():
             TASKS[name].answer = replay.replaying(stored)
@@ -161,17 +164,17 @@ class Task:
         return replay.results().get(self.name, {}).get(check.name, {})
 
     def rng(self, check: Check, seed: int = 0) -> np.random.Generator:
-        """The generator that a check gets."""
+        """Return the random generator that a check gets."""
         return np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
 
     def _with_mistake(
         self, error: BaseException, message: str, calls: list[Call], check: Check, seed: int
     ) -> str:
-        """The message of a failed check. If the mistake is a known one, its text takes the place of
-        other guesses."""
+        """Return the message of a failed check. If the mistake is a known one, its description
+        replaces other guesses."""
 
         def comes_here(function: Callable[..., Any]) -> bool:
-            """Whether it passes the earlier checks, as the student's function did."""
+            """Whether a function passes the earlier checks, as the student's function did."""
             with np.errstate(all="ignore"):
                 try:
                     for earlier in self.checks[: self.checks.index(check)]:
@@ -185,7 +188,8 @@ class Task:
         return f"{facts}\n{labelled('looks like', text)}" if text else message
 
     def _expected_signature(self, yours: Callable[..., Any]) -> str:
-        """How the function should begin, if it does not accept the task's arguments."""
+        """Return a line that says how the function should begin; "" if it accepts the task's
+        arguments."""
         taken = inspect.signature(self.solution).parameters.values()
         words = {x.name: None for x in taken if x.kind is x.KEYWORD_ONLY}
         try:
@@ -228,7 +232,7 @@ def task(
 
 
 def source_of(function: Callable[..., Any]) -> str:
-    """The source of a function without its decorators."""
+    """Return the source of a function without its decorators."""
     text = textwrap.dedent(inspect.getsource(function))
     (node,) = ast.parse(text).body
     assert isinstance(node, ast.FunctionDef)

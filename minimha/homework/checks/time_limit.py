@@ -19,17 +19,17 @@ PATIENCE = 6
 
 
 class Spent(NamedTuple):
-    """Seconds of processor time, and seconds on the clock."""
+    """The seconds that something has taken: of processor time, and on the clock."""
 
     computing: float
     clock: float
 
     def since(self, start: Spent) -> Spent:
-        """What was spent after this start."""
+        """Return the seconds spent between `start` and this moment."""
         return Spent(self.computing - start.computing, self.clock - start.clock)
 
     def exceeds(self, limit: float) -> str:
-        """Which limit this exceeds, and why that may be; "" if none.
+        """Return a text that says which limit was exceeded, and why that may be; "" if none was.
 
         limit  seconds of processor time
         """

@@ -14,7 +14,8 @@ PASSED, FAILED, TO_DO, MISSING = "ok", "wrong", "to do", "missing"
 
 @dataclass(frozen=True)
 class Check:
-    """Something that must hold: `holds(yours, rng)` raises AssertionError where it does not.
+    """A condition that a student's function must satisfy: `holds(yours, rng)` raises AssertionError
+    if it does not.
 
     A hidden check belongs to grading; a release may leave it out.
     """
@@ -37,7 +38,7 @@ class Verdict:
 
 
 def lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
-    """The lines to print: one for each check up to the first that fails, and its message."""
+    """Yield the lines to print: one for each check up to the first that fails, then its message."""
     for verdict in verdicts:
         yield f"{verdict.outcome:<6} {verdict.task}: {verdict.check.name}"
         if verdict.outcome == FAILED:
@@ -49,7 +50,8 @@ def lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
 
 
 def _wrapped(message: str) -> Iterator[str]:
-    """At most 40 lines of 80 columns: a student's own error may be of any length."""
+    """Wrap a message to 80 columns, and cut it after 40 lines: a student's own error may be of any
+    length."""
     for line in message.splitlines()[:40]:
         indent = " " * (len(line) - len(line.lstrip()))
         yield from textwrap.wrap(line[:320], 80, subsequent_indent=f"{indent}  ")

@@ -24,7 +24,7 @@ from pathlib import Path
 
 ADAPTERS = "adapters"
 MOST = 1 << 20
-"""The largest file that is read, in bytes."""
+"""The size of the largest file that is read, in bytes."""
 _MARK = re.compile(r"^# minimha homework: (\w+)", re.MULTILINE)
 _STUB = re.compile(rb"^\s*raise NotImplementedError", re.MULTILINE)  # not in a comment
 _MAGIC = re.compile(r"^([ \t]*)(?:[%!?].*|\S+\?)$", re.MULTILINE)
@@ -32,18 +32,20 @@ _OTHERS = {"minimha", "minimha_autograd", "numpy", *sys.stdlib_module_names}
 
 
 def mark(text: str) -> str | None:
-    """The name in the first line that marks an answer."""
+    """Return the name in the first line that marks an answer, a task's or "adapters"; None if no
+    line does."""
     found = _MARK.search(text)
     return found[1] if found else None
 
 
 def answers(path: Path, names: Collection[str], notes: list[str] | None = None) -> dict[str, bytes]:
-    """The sources of the answers to these tasks in a file or notebook; none without a mark.
+    """Return the source of each answer in a file or notebook, by the name of its task; none without
+    a mark.
 
     notes  a list to which remarks are added, such as that two cells answer one task
 
-    Raises OSError for a file that cannot be read, ValueError for one that is too long or a
-    damaged notebook.
+    Raises OSError for a file that cannot be read, ValueError for one that is too long or a damaged
+    notebook.
     """
     data = source(path)
     if path.suffix == ".ipynb":
@@ -57,8 +59,8 @@ def answers(path: Path, names: Collection[str], notes: list[str] | None = None) 
 
 
 def source(path: Path) -> bytes:
-    """The contents of a file. Raises ValueError if it is too long; a notebook, with its stored
-    outputs, may be ten times as long as a file."""
+    """Read a file. Raises ValueError if it is too long; a notebook, with its stored outputs, may be
+    ten times as long as a file."""
     most = MOST * 10 if path.suffix == ".ipynb" else MOST
     with path.open("rb") as file:
         data = file.read(most + 1)
@@ -69,7 +71,7 @@ def source(path: Path) -> bytes:
 
 
 def decoded(data: bytes) -> str:
-    """The bytes as text, in any encoding that an editor may choose, to find a mark in it."""
+    """Decode bytes as text to find a mark in it, in any encoding that an editor may choose."""
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
 
@@ -80,12 +82,12 @@ def defines(text: str, name: str) -> bool:
 
 
 def is_stub(source: bytes) -> bool:
-    """Whether an answer is still to be written."""
+    """Whether an answer is still to be written, as in the file that students get."""
     return _STUB.search(source) is not None
 
 
 def _code_cells(data: bytes) -> list[str]:
-    """The code of a notebook, cell by cell."""
+    """Return the text of each code cell of a notebook."""
     try:
         cells = [cell for cell in json.loads(data)["cells"] if cell["cell_type"] == "code"]
         return ["".join(cell["source"]) for cell in cells]
@@ -94,8 +96,8 @@ def _code_cells(data: bytes) -> list[str]:
 
 
 def _in_notebook(cells: list[str], names: Collection[str], notes: list[str]) -> dict[str, bytes]:
-    """The answers in the cells of a notebook. Of several cells for one task, the last one that is
-    filled in counts, or the last one if none is."""
+    """Return the source of the answer to each task in the cells of a notebook. Of several cells for
+    one task, the last one that is filled in counts, or the last one if none is."""
     found = {}
     pieces = [(k, *piece) for k, cell in enumerate(cells) for piece in _pieces(cell)]
     for name in names:
@@ -115,9 +117,10 @@ def _in_notebook(cells: list[str], names: Collection[str], notes: list[str]) -> 
 
 
 def _alone(name: str, pieces: list[tuple[int, set[str], set[str], str]], answer: int) -> bytes:
-    """A source with the function of this name and whatever it uses from the notebook: functions,
-    imports and assignments, but no calls that check or print. Of several with the same name, the
-    last one above the end of the cell with the answer counts. Empty if there is no such function.
+    """Return a source that contains the function of this name and whatever it uses from the
+    notebook: functions, imports and assignments, but no calls that check or print. Of several
+    definitions of one name, the last one above the end of the cell with the answer counts. Empty if
+    there is no such function.
 
     pieces  what `_pieces` finds in all cells, each with the number of its cell
     answer  the number of the cell with the answer
@@ -136,8 +139,8 @@ def _alone(name: str, pieces: list[tuple[int, set[str], set[str], str]], answer:
 
 @functools.lru_cache(maxsize=10_000)  # most cells of a chapter are the same for all students
 def _pieces(cell: str) -> list[tuple[set[str], set[str], str]]:
-    """The definitions at the top level of a cell: the names that each defines, the global names
-    that it uses, and its text."""
+    """Return the definitions at the top level of a cell. For each: the names that it defines, the
+    global names that it uses, and its text."""
     tree = _parsed(cell)
     if tree is None:  # perhaps because of a line such as %timeit, which only Jupyter understands
         cell = _MAGIC.sub(r"\1pass", cell)
@@ -168,7 +171,8 @@ def _pieces(cell: str) -> list[tuple[set[str], set[str], str]]:
 
 
 def _parsed(text: str | bytes) -> ast.Module | None:
-    """The syntax tree; None if the text is not Python, or is nested too deeply."""
+    """Return the syntax tree of a text, or None if the text is not Python, or is nested too
+    deeply."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -176,7 +180,7 @@ def _parsed(text: str | bytes) -> ast.Module | None:
 
 
 def _globals(table: symtable.SymbolTable) -> set[str]:
-    """The global names that a source uses."""
+    """Return the global names that a source uses, from its symbol table."""
     top = table.get_type() == "module"
     names = {
         x.get_name() for x in table.get_symbols() if (x.is_referenced() if top else x.is_global())
@@ -185,8 +189,9 @@ def _globals(table: symtable.SymbolTable) -> set[str]:
 
 
 def modules(text: bytes, folder: Path) -> dict[str, bytes]:
-    """The student's own modules that a source in this folder imports, by their paths in the folder
-    or in folder/src, such as mine/__init__.py. Links are not followed.
+    """Return the source of each module of the student's own that a source in this folder imports,
+    by the module's path in the folder or in folder/src, such as mine/__init__.py. Links are not
+    followed.
 
     Raises OSError for a file that cannot be read, ValueError if the modules are too long.
     """
@@ -206,8 +211,8 @@ def modules(text: bytes, folder: Path) -> dict[str, bytes]:
 
 
 def _own_imports(data: bytes, package: str) -> Iterator[str]:
-    """The full names of all modules that a source of this package may import from its own folder:
-    of `from a.b import c`, a, a.b and a.b.c."""
+    """Yield the full names of all modules that a source in this package may import from its own
+    folder: for `from a.b import c`, these are a, a.b and a.b.c."""
     for module, names in imports(data, package):
         if module.split(".")[0] not in _OTHERS:
             for full in (module, *(f"{module}.{name}" for name in names)):
@@ -215,13 +220,15 @@ def _own_imports(data: bytes, package: str) -> Iterator[str]:
 
 
 def packages(module: str) -> list[str]:
-    """The full names of the packages that a module is in, and its own: of a.b, a and a.b."""
+    """Return the full names of the packages that contain a module, and of the module itself: for
+    a.b, these are a and a.b."""
     parts = module.split(".")
     return [".".join(parts[: k + 1]) for k in range(len(parts))]
 
 
 def imports(data: bytes, package: str = "") -> Iterator[tuple[str, list[str]]]:
-    """The modules that a source of this package imports, and the names that it takes from each."""
+    """Yield each module that a source in this package imports, and the names that it takes from the
+    module."""
     tree = _parsed(data)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""What `minimha homework check` runs: the checks of a student's files, one task after another."""
+"""Checks a student's files for `minimha homework check`, one task after another."""
 
 from __future__ import annotations
 

@@ -14,14 +14,15 @@ import numpy as np
 from . import progress_file
 
 _KEPT = "guesses"
-"""Their place in the record of a student's progress, beside the tasks."""
+"""The key under which the record of a student's progress stores the guesses."""
 
 _session: dict[str, Any] = {}
-"""The guesses of this process, which count even if the record cannot be written."""
+"""The guesses made in this process, which count even if the record cannot be written."""
 
 
 def guess(question: str, answer: Any) -> None:
-    """Keep a guess, which replaces an earlier one; `...` asks for one.
+    """Record a guess, which replaces an earlier guess at the same question. If the answer is `...`,
+    ask the reader to replace it by a guess.
 
     question  a few words, by which `guessed` finds it
     answer    a number, text, True or False, or a list or an array of these

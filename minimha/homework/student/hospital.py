@@ -43,8 +43,8 @@ CAUSES = (
 
 
 def patient(number: int, student: str = "") -> Patient:
-    """Patient 1 to 12, untrained. Sizes, weights and the order of the causes depend on the name of
-    the student; the same number and name always give the same patient.
+    """Return patient 1 to 12, untrained. Sizes, weights and the order of the causes depend on the
+    name of the student; the same number and name always give the same patient.
 
     Raises ValueError for another number.
     """
@@ -88,7 +88,7 @@ class Patient(GPT):
         self._optimiser = AdamW(trained, lr=rate)
 
     def batch(self, size: int = 16) -> tuple[np.ndarray, np.ndarray]:
-        """New inputs and targets, (size, T) each, as its training gets them."""
+        """Draw new inputs and targets, (size, T) each, as in the patient's training."""
         shape, v = (size, 1), self.vocabulary
         start, step = self._rng.integers(v, size=shape), self._rng.integers(1, 4, size=shape)
         tokens = (start + step * np.arange(self.context + 1)) % v
@@ -96,7 +96,8 @@ class Patient(GPT):
         return tokens[:, :-1], tokens[:, shift : self.context + shift]
 
     def learn(self, steps: int = 300) -> list[float]:
-        """Go on training with its own optimiser. Returns the loss before each step."""
+        """Train for this many more steps with the patient's own optimiser. Returns the loss before
+        each step."""
         losses = []
         for _ in range(steps):
             inputs, targets = self.batch()
@@ -108,10 +109,12 @@ class Patient(GPT):
         return losses
 
     def mend(self, verdict: str | EllipsisType) -> Patient:
-        """Keep your verdict, one of CAUSES, and return the patient, untrained, with that part
-        replaced by a healthy one. If the fault is elsewhere, this changes nothing.
+        """Record your verdict, one of CAUSES, and return the patient, untrained, with the part that
+        the verdict names replaced by a healthy one. If the fault is elsewhere, this changes
+        nothing.
 
-        Raises ValueError for another verdict. `...` asks for one and repairs nothing.
+        Raises ValueError for another verdict. If the verdict is `...`, this asks for one and
+        repairs nothing.
         """
         if verdict is not ... and verdict not in CAUSES:
             raise ValueError(f"{verdict!r} must be one of these: {', '.join(CAUSES)}")
@@ -119,15 +122,16 @@ class Patient(GPT):
         return Patient(self.number, self.student, None if verdict is ... else verdict)
 
     def reveal(self) -> None:
-        """Print your verdict and the true one. Before a call of `mend`, this only asks for it."""
+        """Print your verdict and the true one. If `mend` was not called before, print only a
+        request to call it."""
         if self.verdict is None:
             print(f"{self._question}: no verdict yet. Call patient.mend(verdict) first")
         else:
             guessed(self._question, _ward(self.student)[1][self.number - 1])
 
     def __call__(self, tokens: Any, *, return_weights: bool = False, **settings: Any) -> Any:
-        """The logits (B, T, V) of tokens (B, T); with return_weights also the attention weights
-        (B, H, T, T) of each block.
+        """Return the logits (B, T, V) of tokens (B, T); with return_weights also the attention
+        weights (B, H, T, T) of each block.
 
         Raises ValueError for caches: call `mh.generate` with cache=False.
         """
@@ -178,7 +182,8 @@ class Patient(GPT):
 
 @functools.cache
 def _ward(student: str) -> tuple[tuple[int, int, int], tuple[str, ...]]:
-    """The sizes V, T and M of a student's patients, and their causes in order."""
+    """Return the sizes V, T and M of a student's patients, and their causes, in the order of the
+    patients."""
     rng = np.random.default_rng([10, *student.encode()])
     sizes = int(rng.integers(11, 18)), int(rng.integers(9, 14)), 8 * int(rng.integers(3, 5))
     return sizes, tuple(map(str, rng.permutation(CAUSES)))

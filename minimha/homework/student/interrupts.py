@@ -19,22 +19,24 @@ import minimha_autograd
 from ..checks.time_limit import Spent
 
 SECONDS = 10
-"""How many seconds of processor time loading a file or running one check may take."""
+"""The seconds of processor time that loading a file or running one check may take."""
 
 PACKAGES = [Path(__file__).parents[2], Path(minimha_autograd.__file__ or "").parent]
-"""The folders of minimha and its engine."""
+"""The folders of minimha and of minimha_autograd."""
 
 
 class _Late(KeyboardInterrupt):
-    """Interrupts code that takes too long: `except Exception` does not catch it."""
+    """The error that interrupts code which takes too long. It is not an Exception, so `except
+    Exception` does not catch it."""
 
 
 def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of call(*arguments).
+    """Return the result of call(*arguments), or interrupt the call if it takes too long.
 
     Raises TimeoutError if the call exceeds SECONDS, as `Spent` counts them, unless a debugger is
-    open: by an alarm or, on Windows and in a browser, which have none, by a trace hook. Only a call
-    in the main thread is limited. The processor time of all threads counts.
+    open. The call is interrupted by an alarm or, on Windows and in a browser, which have no alarms,
+    by a trace hook. Only a call in the main thread is limited. The processor time of all threads
+    counts.
     """
     if threading.current_thread() is not threading.main_thread():
         return call(*arguments)
@@ -50,13 +52,14 @@ def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _limited(call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
-    """Call it. An alarm raises only while this frame is on the stack."""
+    """Call the function. An alarm interrupts only while this function runs."""
     return call(*arguments)
 
 
 def _inside(stack: Iterable[types.FrameType]) -> list[types.FrameType]:
-    """The frames of the call that `in_time` limits, innermost first; if such calls are nested,
-    those of the innermost. Empty while `in_time` itself runs, before or after the call."""
+    """Return the stack frames of the call that `in_time` limits, innermost first; if such calls are
+    nested, the frames of the innermost one. Empty while `in_time` itself runs, before or after the
+    call."""
     found: list[types.FrameType] = []
     for frame in stack:
         if frame.f_code is _limited.__code__:
@@ -76,8 +79,8 @@ def _alarm(start: Spent) -> Callable[[], None]:
     then interrupts the call. Returns a function that turns the alarm off.
 
     An alarm may come at any moment, even while `in_time` handles the interruption: to free a large
-    list takes longer than the time between two alarms. So it looks at the stack, and raises only
-    inside the call.
+    list takes longer than the time between two alarms. So the alarm looks at the stack, and raises
+    an error only inside the call.
 
     A bare `except:` may catch the interruption. So from the second time on, the next line, which is
     then inside the `except`, is interrupted, too: this ends a loop around a `try`.
@@ -114,7 +117,8 @@ def _alarm(start: Spent) -> Callable[[], None]:
 
 
 def _interrupt_next_line(stack: Iterable[types.FrameType], late: str) -> None:
-    """Interrupt the next line in one of these frames, but not in minimha's own, which clean up."""
+    """Interrupt the next line that runs in one of these frames. Frames of minimha's own code are
+    left alone, since they clean up."""
 
     def hook(_: types.FrameType, event: str, __: Any) -> Any:
         if event == "line":

@@ -50,12 +50,12 @@ def _say_if_done(name: str) -> None:
 
 
 _failed: list[str] = []
-"""The tasks whose checks failed since Python started, the last one last."""
+"""The tasks whose checks have failed since Python started, the most recent last."""
 
 
 def hint(task: str | Callable[..., Any] | None = None) -> None:
-    """Print the next hint for a task, given its name or your function. Without either, it is the
-    task that last failed a check in this notebook.
+    """Print the next hint for a task, given its name or your function. Without an argument, print a
+    hint for the task that last failed a check in this notebook.
 
     Raises ValueError if no task has that name, TypeError if none is given and none has failed.
     """

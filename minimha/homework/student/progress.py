@@ -19,7 +19,7 @@ def print_progress(place: Path, tasks: Path | None = None) -> None:
     """Print the state of each task, chapter by chapter, and the next step.
 
     place  the folder of the student's files
-    tasks  the teacher's own file with tasks, if there is one
+    tasks  the teacher's own file with tasks, None if there is none
     """
     files = student_files.find(place)
     standing = progress_file.states(place, files)
@@ -47,7 +47,7 @@ def _bar(names: list[str], standing: dict[str, str], width: int) -> str:
 
 
 def by_chapter() -> Iterator[tuple[str, list[Task]]]:
-    """The name of each chapter and its tasks."""
+    """Yield the name of each chapter and its tasks."""
     tasks = sorted(course().values(), key=lambda task: task.chapter)
     for number, found in itertools.groupby(tasks, key=lambda task: task.chapter):
         yield student_files.chapter(number), list(found)
@@ -60,11 +60,12 @@ def next_step(
     tasks: Path | None,
     asked: str | None = None,
 ) -> str:
-    """A line that says what to do next: the task asked about, another that was started, or the next
-    one of the course.
+    """Return a line that says what to do next: the task that was asked about, another task that was
+    started, or the next task of the course.
 
     files, standing  the file and the state of each task
     place, tasks     as for `print_progress`
+    asked            the name of the task that was asked about, None if there is none
     """
     names = list(standing)
     here = names.index(asked) if asked else 0
@@ -86,7 +87,7 @@ def next_step(
 
 
 def command_line(what: str, name: str, tasks: Path | None, place: Path | None = None) -> str:
-    """The command to type next, with the options that were given to this one."""
+    """Return the command to type next, with the options that were given to the present command."""
     text = f"minimha homework {what} {name}"
     for option, path in (("--from", place), ("--tasks", tasks)):
         if path not in (None, Path()):

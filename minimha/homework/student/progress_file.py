@@ -21,12 +21,12 @@ from ..tasks.catalogue import course
 
 RECORD = ".minimha-homework.json"
 NEIGHBOURS = "homework", "minimha-notebooks"
-"""Names that `minimha` gives to a student's folders."""
+"""The names that `minimha` gives to the folders in which students work."""
 NOT_STARTED, CHANGED = "not started", "changed"
 
 
 def path(place: Path) -> Path:
-    """The path of the record for this folder, or for the folder of this file.
+    """Return the path of the record for this folder, or for the folder of this file.
 
     Searches the folder, its parent, the folders directly inside it, and neighbouring folders with
     the names that `minimha` gives them, so that chapters and homework share one record. If there is
@@ -40,7 +40,8 @@ def path(place: Path) -> Path:
 
 
 def read(place: Path) -> dict[str, dict[str, Any]]:
-    """The record, by task; empty if it is missing or damaged."""
+    """Return what the record contains about each task, by name; empty if the record is missing or
+    damaged."""
     try:
         return dict(json.loads(path(place).read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError):
@@ -48,8 +49,8 @@ def read(place: Path) -> dict[str, dict[str, Any]]:
 
 
 def add(place: Path, name: str, *, file: Path | None = None, **facts: Any) -> None:
-    """Record facts about a task; with a file, also its path and its hash. Prints a message if the
-    record cannot be written."""
+    """Record facts about a task; with a file, also the file's path and hash. Prints a message if
+    the record cannot be written."""
     known, record = read(place), path(place)
     if file is not None:
         facts["file"] = os.path.relpath(file.resolve(), record.parent)
@@ -63,15 +64,15 @@ def add(place: Path, name: str, *, file: Path | None = None, **facts: Any) -> No
 
 
 def files(place: Path) -> dict[str, Path]:
-    """The files in the record that still exist, by task."""
+    """Return the file of each task in the record whose file still exists."""
     folder = path(place).parent
     known = {name: folder / facts["file"] for name, facts in read(place).items() if "file" in facts}
     return {name: Path(os.path.relpath(file)) for name, file in known.items() if file.is_file()}
 
 
 def states(place: Path, files: dict[str, Path]) -> dict[str, str]:
-    """The state of each task: PASSED if it has passed in a notebook; otherwise the
-    outcome of its file's last check, or CHANGED since then; or NOT_STARTED."""
+    """Return the state of each task: PASSED if it has passed in a notebook; otherwise the outcome
+    of its file's last check, or CHANGED if the file has changed since then; or NOT_STARTED."""
     known, found = read(place), {}
     for name in course():
         facts = known.get(name, {})

@@ -30,22 +30,23 @@ _AGENTS = Path(__file__).with_name("AGENTS.md")
 
 
 class LoadError(Exception):
-    """A file that cannot be loaded or does not define the task's function."""
+    """A student's file cannot be loaded, or does not define the task's function."""
 
 
 def stars(task: Task) -> str:
-    """The difficulty of a task: ★★☆."""
+    """Return the difficulty of a task as stars, such as ★★☆."""
     return "★" * task.difficulty + "☆" * (3 - task.difficulty)
 
 
 def chapter(number: int) -> str:
-    """The name of a chapter: "05 attention"; a teacher's own may have only a number."""
+    """Return the name of a chapter, such as "05 attention"; a chapter of a teacher's own may have
+    only a number."""
     known = CHAPTERS.get(number)
     return f"{number:02} {known.name}" if known else f"{number:02}"
 
 
 def find(place: Path) -> dict[str, Path]:
-    """The file of each task that has been started, by name, in the order of the course.
+    """Return the file of each task that has been started, by name, in the order of the course.
 
     place  a file, or a folder, which is searched with the folders directly inside it and the record
 
@@ -73,7 +74,8 @@ def find(place: Path) -> dict[str, Path]:
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
-    """The .py files here and one folder down, except minimha's own and those of environments."""
+    """Yield the .py files in a folder and in the folders directly inside it, except those of
+    minimha itself and of virtual environments."""
     below = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     for inner in [folder, *below]:
         installed = inner / "pyvenv.cfg", inner / "site-packages"
@@ -84,7 +86,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 
 def _tasks_of(path: Path) -> tuple[Collection[str], bool]:
-    """The tasks that a file is homework for, and whether its first lines name them."""
+    """Return the tasks that a file is homework for, and whether its first lines name them."""
     try:
         with path.open("rb") as file:
             head = decoded(file.read(1000))
@@ -118,7 +120,8 @@ def write_agents(folder: Path) -> None:
 
 
 def stub(task: Task, code: str = "", *, solved: bool = False) -> str:
-    """The text of a student's file: the task's code, with `solved` its solution, or other code."""
+    """Return the text of a student's file: the code of the task, its solution with `solved`, or
+    other code if it is given."""
     return (
         f"# minimha homework: {task.name} · chapter {chapter(task.chapter)} · {stars(task)} · "
         f"about {task.minutes} minutes\n"
@@ -129,7 +132,7 @@ def stub(task: Task, code: str = "", *, solved: bool = False) -> str:
 
 
 def cell(name: str, code: str) -> str:
-    """The text of the cell of a notebook in which a student answers this task."""
+    """Return the text of a notebook cell in which a student answers this task."""
     return f"# minimha homework: {name}\n{code}\n\nmh.homework.check({name})"
 
 
@@ -166,7 +169,8 @@ def _syntax(error: SyntaxError) -> str:
 
 
 def verdict(task: Task, check: Check, yours: Callable[..., Any], file: str | None) -> Verdict:
-    """The outcome of one check of a function from this file; a check that takes too long fails."""
+    """Return the outcome of one check of a function from this file. A check that takes too long
+    fails."""
     try:
         outcome: Verdict = in_time(task.verdict, check, yours)
         return outcome
@@ -179,7 +183,7 @@ def verdict(task: Task, check: Check, yours: Callable[..., Any], file: str | Non
 def file_verdict(
     task: Task, check: Check, path: Path, load: Callable[[Path, str], Any] = load
 ) -> Verdict:
-    """The outcome of one check of the function in a file, which `load` loads."""
+    """Return the outcome of one check of the function in a file, which `load` loads."""
     try:
         yours = load(path, task.name)
     except NotImplementedError:
@@ -190,13 +194,14 @@ def file_verdict(
 
 
 def hint(task: Task, number: int) -> str:
-    """A task's first, second or third hint, as it is printed."""
+    """Return a task's first, second or third hint, as it is printed."""
     text = textwrap.fill(task.hints[number - 1], WIDTH - 2, break_on_hyphens=False)
     return f"{task.name}, hint {number} of {len(task.hints)}\n{textwrap.indent(text, '  ')}"
 
 
 def next_hint(task: Task, place: Path, again: str) -> str:
-    """The next hint, which is recorded, and what to type for the one after it."""
+    """Return the next hint and a line that says what to type for the one after it, and record that
+    the hint was read. `again` is the command that prints a hint."""
     number = min(progress_file.read(place).get(task.name, {}).get("hints", 0) + 1, len(task.hints))
     progress_file.add(place, task.name, hints=number)
     more = f"\none more: {again}" if number < len(task.hints) else ""

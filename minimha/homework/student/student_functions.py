@@ -22,13 +22,13 @@ from .interrupts import in_time
 
 
 class Own(NamedTuple):
-    """A student's answer to a task: the file or notebook that it is in, and its source."""
+    """A student's own answer to a task: the file or notebook that contains it, and its source."""
 
     path: Path
     source: bytes
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The function of this name. Raises the errors of `student_files.load`."""
+        """Return the function of this name. Raises the errors of `student_files.load`."""
         if self.path.suffix == ".py":
             return student_files.load(self.path, name)
         module, file = types.ModuleType(name), f"{self.path}: {name}"
@@ -42,8 +42,9 @@ class Own(NamedTuple):
 
 
 def answered(place: Path) -> dict[str, Own]:
-    """The student's answer to each task, in the order of the course: from a file, or else from a
-    notebook. Searches the place as the homework commands do, and the folder of the record."""
+    """Return the student's answer to each task, in the order of the course: from a file, or else
+    from a notebook. Searches the place as the homework commands do, and the folder of the
+    record."""
     found: dict[str, Own] = {}
     files = ((name, Own(path, source(path))) for name, path in student_files.find(place).items())
     for name, own in itertools.chain(_in_notebooks(place), files):
@@ -63,7 +64,7 @@ def _in_notebooks(place: Path) -> Iterator[tuple[str, Own]]:
 
 
 def mine(name: str) -> Callable[..., Any]:
-    """Your own function for a task, from your files or from a notebook that you have saved.
+    """Return your own function for a task, from your files or from a notebook that you have saved.
 
     If it is missing or does not pass its checks, this prints why and returns the course's function,
     so that you can continue.
@@ -84,7 +85,7 @@ def mine(name: str) -> Callable[..., Any]:
 
 
 def _problem(task: Task, own: Own) -> str:
-    """Why a function cannot be used; "" if it passes its checks."""
+    """Return the reason why a student's function cannot be used; "" if it passes its checks."""
     where = os.path.relpath(own.path)
     try:
         function = own.function(task.name)

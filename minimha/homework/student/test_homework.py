@@ -1,7 +1,8 @@
-"""Homework as pytest runs it, in the folder of the files: `pytest --pyargs minimha.homework`.
+"""The homework as tests for pytest, run in the folder of the files: `pytest --pyargs
+minimha.homework`.
 
-There is one test for each check of each task started here. `--homework` names another folder, or
-one file.
+There is one test for each check of each task that was started in this folder. `--homework` names
+another folder, or one file.
 """
 
 import functools
@@ -18,7 +19,7 @@ from minimha.homework.tasks.catalogue import course
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each check of each task that has a file."""
+    """Create one test for each check of each task that has a file."""
     try:
         files = student_files.find(Path(metafunc.config.getoption("--homework", ".")).absolute())
     except (ValueError, OSError) as error:
@@ -34,12 +35,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def load() -> Callable[[Path, str], Any]:
-    """Load a student's file, once."""
+    """Return a function that loads the task of this name from a student's file, each file only
+    once."""
     return functools.cache(student_files.load)
 
 
 def test_homework(task: Task, check: Check, path: Path, load: Callable[..., Any]) -> None:
-    """Passes, fails with the message for the student, or is skipped if still to do."""
+    """Run one check: the test passes, fails with the message for the student, or is skipped if the
+    task is still to do."""
     verdict = student_files.file_verdict(task, check, path, load)
     if verdict.outcome == TO_DO:
         pytest.skip(f"to do: {task.name}")

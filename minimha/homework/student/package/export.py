@@ -26,7 +26,7 @@ NEEDED = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `export`."""
+    """Add the arguments of `export` to the parser."""
     parser.add_argument(
         "folder", type=Path, metavar="DIR", help="a new folder; the package gets its name"
     )
