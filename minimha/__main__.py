@@ -24,7 +24,8 @@ from .training import tour
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line. Returns the exit code: 2 for unusable input."""
+    """Run the command line with these arguments, by default those of the process. Returns the exit
+    code, which is 2 for unusable input."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed when this process started
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -75,7 +76,7 @@ def _tour(options: argparse.Namespace) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors suggest the choice that was probably meant."""
+    """A parser of arguments whose error messages suggest the choice that was probably meant."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)

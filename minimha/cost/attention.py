@@ -12,7 +12,8 @@ IMPLEMENTATIONS = "reference", "loop", "steps"
 
 
 def attention(implementation: str = "reference", *, backward: bool = True, **letters: Any) -> Cost:
-    """softmax(scale · Q Kᵀ) V of arrays Q (B, H, T, D), K (B, G, S, D), V (B, G, S, Dv).
+    """The cost of softmax(scale · Q Kᵀ) V for arrays Q (B, H, T, D), K (B, G, S, D), V (B, G, S,
+    Dv).
 
     implementation  "reference", "loop", or "steps" for `attention_steps`
 
@@ -20,8 +21,8 @@ def attention(implementation: str = "reference", *, backward: bool = True, **let
         saved           B·H·T·S numbers, the weights; in a loop with grouped heads also each head's
                         copy of its keys and values
 
-    letters and backward as in `projections`. The raw and scaled scores that `attention_steps` keeps
-    for inspection are not counted.
+    The arguments letters and backward are those of `projections`. The raw and scaled scores that
+    `attention_steps` keeps for inspection are not counted.
     """
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(
@@ -47,7 +48,8 @@ def attention(implementation: str = "reference", *, backward: bool = True, **let
 
 
 def _heads(batch: int, t: int, s: int, d: int, dv: int) -> list[Primitive]:
-    """A batch of heads with T queries and S keys each: scores, softmax, the sum of values."""
+    """The primitives of attention for a batch of heads, each with t queries of width d and s keys:
+    the scores, the softmax, and the weighted sum of values of width dv."""
     p, r = batch * t * s, batch * t
     entrywise, down, across = 2 * p, p + r, 2 * p + r  # P to P, P to one number per row, both to P
     forward = [entrywise, down, across, entrywise, down, across]
@@ -70,7 +72,8 @@ def multi_head(
     backward: bool = True,
     **letters: Any,
 ) -> Cost:
-    """A whole `MultiHeadAttention`: `projections`, `attention`, and the output times W^O.
+    """The cost of a whole `MultiHeadAttention`: of `projections`, of `attention`, and of the output
+    projection, which multiplies by W^O.
 
         output   H·Dv·M parameters and M of a bias, 2·B·T times H·Dv·M flops forward, twice that
                  backward
@@ -78,8 +81,8 @@ def multi_head(
                  heads not K and V, only the copies
 
     In the bilinear form Q is (B, H, T, Mk), and K is the input, which is not saved again unless a
-    loop copies its heads. Arguments as in `projections` and `attention`; the module has no
-    implementation "steps".
+    loop copies its heads. The arguments are those of `projections` and `attention`; the module has
+    no implementation "steps".
     """
     if implementation == "steps":
         raise ValueError('"steps" is `attention_steps`, which MultiHeadAttention does not run')

@@ -97,12 +97,13 @@ def training_step(
 
 
 def _total(costs: Sequence[Sequence[Sent]]) -> list[Sent]:
-    """The sum for each rank."""
+    """For each rank, the sum of what it sends in all of the costs."""
     return [sum(of_rank, Sent()) for of_rank in zip(*costs, strict=True)]
 
 
 def _all_reduce(n: int, ranks: int, itemsize: int) -> list[Sent]:
-    """reduce_scatter and all_gather of n entries."""
+    """What each rank sends in an all_reduce of n entries, which is a reduce_scatter and an
+    all_gather."""
     return [
         Sent(itemsize * (n - own + (ranks - 1) * own), 2 * (ranks - 1)) for own in lengths(n, ranks)
     ]
@@ -114,8 +115,9 @@ def _ulysses(s: Setting, ranks: int, backward: bool) -> list[Sent]:
     group = z.num_heads // z.num_kv_heads
 
     def swapped(have: list[int], split: list[int], width: int) -> list[Sent]:
-        """An all_to_all: at first rank r has have[r] entries of one axis and all of another one;
-        then it has all entries of the first and split[r] of the other."""
+        """What each rank sends in an all_to_all. Before it, rank r holds have[r] entries of the
+        first axis and all entries of the second one; after it, all of the first and split[r] of the
+        second."""
         return [
             Sent(s.itemsize * s.B * width * n * (sum(split) - own), ranks - 1)
             for n, own in zip(have, split, strict=True)

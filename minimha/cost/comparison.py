@@ -48,7 +48,7 @@ class Comparison:
     machine: Machine
 
     def costs(self, **letters: Any) -> dict[str, Cost]:
-        """The cost of every form that these sizes can have, with other sizes: costs(T=1)."""
+        """The cost of every form that the sizes allow, with some sizes replaced: `costs(T=1)`."""
         letters = {**self.letters, **letters}
         cross = Setting.of(**letters).cross
         return {
@@ -72,7 +72,7 @@ class Comparison:
         return found
 
     def title(self) -> str:
-        """What is compared, with its sizes."""
+        """A line that says what is compared, and its sizes."""
         what = "forward and backward" if self.backward else "forward"
         return f"multi-head attention, {what}, {self.setting.dtype}: {self.setting}"
 
@@ -87,7 +87,7 @@ class Comparison:
 
 
 def table(title: str, rows: Sequence[tuple[str, ...]]) -> str:
-    """A title, the first row as a heading, and the other rows below a line."""
+    """The text of a table: a title, the first row as a heading, and the other rows below a line."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows

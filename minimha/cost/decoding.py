@@ -68,7 +68,13 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
         integer(size, name, least=1)
 
     def step(cache: int, matrices: list[tuple[int, int]], more: Cost, **heads: Any) -> DecodingStep:
-        """Each matrix multiplies B rows; heads are the G, D and Dv of attention."""
+        """The step of decoding for one kind of attention.
+
+        cache     numbers in the cache for each token
+        matrices  the shapes of the weights, without W^O; each multiplies one row per sequence
+        more      costs to add
+        heads     the G, D and Dv of the attention
+        """
         matrices = [*matrices, (h * dv, m)]
         products = [p for size in matrices for p in linear(s.B, *size, bias=False)]
         parameters = sum(rows * columns for rows, columns in matrices)

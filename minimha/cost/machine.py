@@ -98,7 +98,8 @@ def calibrate(dtype: str = "float32") -> Machine:
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """The shortest time of a call, of those within 0.03 s: a longer one was interrupted."""
+    """The shortest time of a call, among all the calls that fit into 0.03 s. A longer time includes
+    an interruption."""
     least = math.inf
     call()
     start = now = time.perf_counter()
@@ -110,7 +111,8 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def _on(curve: Curve, size: float) -> float:
-    """The time of a size: a power law between two points of the curve, proportional beyond."""
+    """The seconds for a size, read from a curve: a power law between neighbouring points, and
+    proportional to the size beyond the first and the last point."""
     if not size:
         return 0.0
     k = bisect.bisect([n for n, _ in curve], size)

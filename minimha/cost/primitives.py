@@ -69,7 +69,8 @@ class Cost:
 def total(
     s: Setting, backward: bool, primitives: list[Primitive], *, parameters: int = 0, saved: int = 0
 ) -> Cost:
-    """The cost of primitives that count entries, not bytes, with the backward or without it."""
+    """The cost of primitives whose bytes are given as numbers of entries, and so is `saved`.
+    Primitives of the backward pass count only if `backward` is true."""
     kept = (p for p in primitives if backward or not p.backward)
     in_bytes = (replace(p, bytes=p.bytes * s.itemsize) for p in kept)
     return Cost(parameters, saved * s.itemsize if backward else 0, tuple(in_bytes))
@@ -79,21 +80,22 @@ NODE = Primitive(0, 0)
 
 
 def walk(moved: int, *, times: int = 1, backward: bool = False) -> Primitive:
-    """An elementwise operation that reads and writes this many entries."""
+    """A primitive for an elementwise operation that reads and writes `moved` entries in all."""
     return Primitive(0, moved, times, backward)
 
 
 def repeated(count: int, primitives: Iterable[Primitive]) -> list[Primitive]:
-    """The primitives, repeated."""
+    """The primitives, each running `count` times as often."""
     return [replace(p, times=count * p.times) for p in primitives]
 
 
 def product(
     batch: int, rows: int, inner: int, columns: int, a: int | None = None, b: int | None = None
 ) -> list[Primitive]:
-    """y = a b for a (batch, rows, inner), b (batch, inner, columns), and da = dy bᵀ, db = aᵀ dy.
+    """The primitives of y = a b for a (batch, rows, inner) and b (batch, inner, columns), and of
+    its backward pass, da = dy bᵀ and db = aᵀ dy.
 
-    a, b  their sizes, where they are broadcast over the batch
+    a, b  the numbers of entries of a and b, if they are broadcast over the batch
     """
     da, db, y = batch * rows * inner, batch * inner * columns, batch * rows * columns
     a, b = da if a is None else a, db if b is None else b
@@ -106,7 +108,8 @@ def product(
 
 
 def linear(rows: int, inner: int, columns: int, bias: bool) -> list[Primitive]:
-    """y = x w + b for x (rows, inner), w (inner, columns), and its backward."""
+    """The primitives of y = x w + b for x (rows, inner) and w (inner, columns), and of its backward
+    pass."""
     found = product(1, rows, inner, columns)
     if bias:
         y = rows * columns
@@ -115,7 +118,7 @@ def linear(rows: int, inner: int, columns: int, bias: bool) -> list[Primitive]:
 
 
 def short(x: float) -> str:
-    """Three digits and the prefix of a unit: 12.6 M."""
+    """A number as text, with three digits and the prefix of a unit, such as "12.6 M"."""
     if not x:
         return "0 "
     power = min(max(math.floor(math.log10(x) / 3), -3), 5)

@@ -53,7 +53,7 @@ def projections(form: str = "stacked", *, backward: bool = True, **letters: Any)
 
 
 def _weights(form: str, z: Sizes, bias: bool) -> list[int]:
-    """The size of every array of weights and biases."""
+    """The number of entries of every array of weights and biases."""
     roles = list(z.roles().values())
     if form == "fused":
         columns = sum(count * dim for _, count, dim in roles)
@@ -80,7 +80,8 @@ def _fused(s: Setting) -> list[Primitive]:
 
 
 def _role(form: str, role: str, s: Setting) -> list[Primitive]:
-    """The primitives of Q, K or V, in a form that computes each of them separately."""
+    """The primitives that compute Q, K or V (`role` is "q", "k" or "v"), in a form that computes
+    each of the three separately."""
     width, count, dim = s.sizes.roles()[role]
     t = s.T if role == "q" else s.S
     n = s.B * t
@@ -100,12 +101,19 @@ def _role(form: str, role: str, s: Setting) -> list[Primitive]:
 
 
 def _merged(count: int, t: int, size: int) -> list[Primitive]:
-    """A gradient (B, H, T, D) as (B, T, H·D): a copy, unless one of the axes is of length 1."""
+    """The primitives of reshaping a gradient (B, H, T, D) to (B, T, H·D): a copy, unless H or T is
+    1.
+
+    count  H, or G for keys and values
+    t      T
+    size   the number of entries
+    """
     return [walk(2 * size, backward=True)] if count > 1 and t > 1 else []
 
 
 def _bilinear(s: Setting) -> list[Primitive]:
-    """Q = x W_i + b for every head: x (B, 1, T, M), W (H, M, Mk), b (H, 1, Mk), Q (B, H, T, Mk)."""
+    """The primitives of Q = x W_i + b for every head, where x is (B, 1, T, M), W (H, M, Mk), b (H,
+    1, Mk) and Q (B, H, T, Mk)."""
     z = s.sizes
     h, m, mk = z.num_heads, z.d_model, z.kdim
     x, w, y = s.B * s.T * m, h * m * mk, s.B * h * s.T * mk

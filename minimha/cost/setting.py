@@ -44,8 +44,9 @@ class Setting:
         bias: bool = True,
         dtype: str = "float32",
     ) -> Setting:
-        """M is H·D and D is M/H by default, so one of the two must be given; G is H, Dv is D, Mk is
-        M, Mv is Mk. Without S, Mk and Mv this is self-attention: one input, S = T.
+        """Make a setting. M is H·D and D is M/H by default, so one of the two must be given; G is
+        H, Dv is D, Mk is M, Mv is Mk. Without S, Mk and Mv the setting is that of self-attention:
+        one input, S = T.
 
         Raises ValueError for sizes that do not match.
         """
@@ -70,12 +71,12 @@ class Setting:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an entry."""
+        """The number of bytes of one entry in this dtype."""
         return {"float32": 4, "float64": 8}[self.dtype]
 
     @property
     def letters(self) -> dict[str, int]:
-        """All sizes by their letters."""
+        """A dictionary of all sizes, by their letters."""
         z = self.sizes
         return {
             "B": self.B, "T": self.T, "S": self.S, "M": z.d_model, "Mk": z.kdim, "Mv": z.vdim,

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 
 class Chapter(NamedTuple):
-    """number and name as in messages and files; minutes to read it and do its exercises."""
+    """A chapter of the course: its number, its name in messages and in the names of files, and the
+    minutes that it takes to read it and do its exercises."""
 
     number: int
     name: str
@@ -21,7 +22,7 @@ class Chapter(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """The name of its notebook, without the ending: "05_attention"."""
+        """The name of the chapter's notebook, without the ending: "05_attention"."""
         return f"{self.number:02}_{self.name.replace('-', '_')}"
 
 

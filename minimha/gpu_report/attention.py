@@ -28,15 +28,18 @@ TORCH = {
     "torch FlashAttention": "FLASH_ATTENTION",
     "torch math": "MATH",
 }
-"""PyTorch's attention, with the backend that it chooses and with three given backends."""
+"""PyTorch's attention, once with the backend that PyTorch chooses and once with each of three given
+backends: their names in the report, and in PyTorch."""
 WAYS = {"forward": 1.0, "forward, backward": 3.5}
-"""The passes that are timed, with their operations as multiples of those of a forward pass."""
+"""The passes that are timed, and how many times the operations of a forward pass each of them
+does."""
 MASKS = {"none": None, "causal": masks.causal()}
 
 
 def implementations(sizes: Sizes) -> Iterator[Row]:
-    """Which implementation runs when one is requested, how many seconds the call takes, and the
-    largest error of the output and of each gradient, relative to the largest entry."""
+    """For each implementation, yield a row: which implementation runs when this one is requested,
+    how many seconds the call takes, and the largest error of the output and of each gradient,
+    relative to its largest entry."""
     for width, name, dtype in itertools.product(sizes.widths, (*RUNGS, "auto"), DTYPES):
         forget_failures()  # a kernel that fails for one dtype or width may run for another
         for mask, hidden in MASKS.items():
@@ -60,7 +63,8 @@ def implementations(sizes: Sizes) -> Iterator[Row]:
 
 
 def times(sizes: Sizes) -> Iterator[Row]:
-    """Time, speed and memory of the forward alone, and of forward and backward."""
+    """Yield the time, speed and memory of each implementation, for the forward pass alone and for
+    forward and backward."""
     names = "reference", "fused", *TORCH, "tiled"  # last, as it might crash the process
     for name, dtype, width in itertools.product(names, DTYPES, sizes.widths):
         forget_failures()  # a kernel that fails for one dtype or width may run for another
@@ -80,21 +84,23 @@ def times(sizes: Sizes) -> Iterator[Row]:
 
 @functools.cache  # takes up to 2.5 GB on the host, but drawing the numbers takes seconds
 def numbers(h: int, g: int, n: int, width: int) -> list[np.ndarray]:
-    """Normal numbers for q, k, v and dout, on the host: (1, H or G, N, D)."""
+    """Random numbers for the arrays q, k, v and dout of attention, on the host. They are drawn from
+    the normal distribution; each array is (1, h or g, n, width)."""
     rng = np.random.default_rng(0)
     return [rng.standard_normal((1, x, n, width), dtype=np.float32) for x in (h, g, g, h)]
 
 
 @functools.cache
 def rounded(h: int, g: int, n: int, width: int, dtype: str) -> list[np.ndarray]:
-    """These numbers, rounded to a dtype. Raises ImportError for bfloat16 without ml_dtypes."""
+    """The arrays of `numbers`, rounded to a dtype. Raises ImportError for bfloat16 without
+    ml_dtypes."""
     if dtype == "bfloat16":
         import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy
     return [x.astype(dtype, copy=False) for x in numbers(h, g, n, width)]
 
 
 def on_device(h: int, g: int, n: int, width: int, dtype: str) -> list[Any]:
-    """These rounded numbers, on the GPU."""
+    """The arrays of `rounded`, on the GPU."""
     return [backend.library("cupy").asarray(x) for x in rounded(h, g, n, width, dtype)]
 
 

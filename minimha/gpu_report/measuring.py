@@ -49,11 +49,11 @@ class Milliseconds(NamedTuple):
 
 
 def milliseconds(run: Callable[[], Any], repeats: int | None = None) -> Milliseconds:
-    """The median times of a call of run.
+    """The median times of a call of the function `run`.
 
     repeats  how many calls are timed, by default as many as fit into 0.12 s, at most 30
 
-    Two calls before these are not timed: they compile kernels and fill the memory pool.
+    Two earlier calls are not timed: they compile kernels and fill the memory pool.
     """
     from cupyx.profiler import benchmark
 
@@ -67,8 +67,8 @@ def milliseconds(run: Callable[[], Any], repeats: int | None = None) -> Millisec
 def attention_of(run: Callable[[], Any]) -> str:
     """The names of the implementations of attention that "auto" chooses during a call of run.
 
-    Call run once before, so that implementations that fail on this machine have already failed:
-    "auto" then no longer chooses them.
+    Call run once before this function, so that implementations that fail on this machine have
+    already failed: "auto" then no longer chooses them.
     """
     names: dict[str, None] = {}  # a set that keeps the order
 
@@ -84,7 +84,8 @@ def attention_of(run: Callable[[], Any]) -> str:
 
 
 def empty_pool() -> Any:
-    """CuPy's memory pool, after its unused memory was freed: its later size is the peak memory."""
+    """Free the unused memory of CuPy's memory pool, and return the pool: its size later on is the
+    peak memory."""
     import cupy
 
     pool = cupy.get_default_memory_pool()
@@ -93,7 +94,8 @@ def empty_pool() -> Any:
 
 
 def torch_without_tf32() -> Any:
-    """PyTorch on CUDA, with TF32 off for products of float32, and its count of peak memory reset.
+    """Import PyTorch, switch TF32 off for products of float32 on CUDA, and reset the count of peak
+    memory. Returns the module torch.
 
     Raises ImportError without PyTorch, RuntimeError without CUDA.
     """
@@ -112,7 +114,7 @@ class AnotherRunsError(Exception):
 
 @contextlib.contextmanager
 def failure_noted(row: Row) -> Iterator[None]:
-    """Write an error in one line into the row, as "failed", instead of raising it."""
+    """If the block raises an error, write it in one line into the row, as "failed", and go on."""
     try:
         yield
     except Exception as error:
@@ -120,8 +122,8 @@ def failure_noted(row: Row) -> Iterator[None]:
 
 
 def in_one_line(error: Exception) -> str:
-    """An error in one line: the beginning of its message, which says so if a kernel could not be
-    compiled."""
+    """An error as one line of text: the beginning of its message. If a kernel could not be
+    compiled, the line says so."""
     line = why_it_failed(error).removeprefix("it failed: ")
     if isinstance(error, AnotherRunsError):
         line = str(error)
@@ -132,7 +134,7 @@ _LONGEST = 240
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table with one line for each row. A cell is empty if its row has no such value."""
+    """A Markdown table with one line for each row. A cell is empty if its row has no such value."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     lines = [columns, ["---"] * len(columns)]
     lines += [[_cell(row.get(name, "")) for name in columns] for row in rows]
@@ -140,9 +142,11 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def side_by_side(rows: Sequence[Row], by: str, show: str) -> list[Row]:
-    """The values of column `show`, with a column for each value of column `by`.
+    """A table that has the values of column `show` side by side: the result has one column for each
+    value of column `by`.
 
-    Rows that agree in the columns before `by` become one. A failure is the word "failed" alone.
+    Rows that agree in the columns before `by` are joined to one. A failure is shown as the word
+    "failed" alone.
     """
     merged: dict[tuple[Any, ...], Row] = {}
     for row in rows:

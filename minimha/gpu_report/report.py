@@ -162,7 +162,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _measured(name: str, quick: bool, elapsed: float) -> dict[str, Any]:
-    """A part of the report, as in the JSON.
+    """Run one part of the report in a process of its own, and return its entry of the JSON file.
 
     elapsed  the seconds since the command began
     """
@@ -185,8 +185,8 @@ def _measured(name: str, quick: bool, elapsed: float) -> dict[str, Any]:
 
 
 def _output(command: list[str], seconds: float) -> tuple[str, list[str]]:
-    """What a process prints, and its problems: warnings of minimha, an exit code that is not 0, or
-    that it was stopped after some seconds."""
+    """Run a command. Returns what it printed, and a list of its problems: warnings of minimha, an
+    exit code other than 0, or that it was stopped because it ran longer than `seconds`."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, encoding="utf-8", errors="replace",
@@ -228,7 +228,7 @@ _LABELS = {"library": "{}", "implementation": "{}", "dtype": "{}", "D": "D = {}"
 
 
 def _write(parts: list[dict[str, Any]], folder: Path) -> list[Path]:
-    """The report as Markdown and as JSON. Returns both paths."""
+    """Write the report as Markdown and as JSON. Returns both paths."""
     values = {row["what"]: row["value"] for row in parts[0]["rows"]}
     card, driver = values.get("GPU", "an unknown GPU"), values.get("driver", "unknown")
     day = datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -28,7 +28,8 @@ ADAM: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1}
 
 
 def training_step(sizes: Sizes) -> Iterator[Row]:
-    """The time of a step on the GPU and on the host, its memory, and the first and last loss."""
+    """Yield, for each library, the time of a training step on the GPU and on the host, its memory,
+    and the first and the last loss."""
     for name, prepare in LIBRARIES.items():
         row: Row = {"library": name}
         with measuring.failure_noted(row):
@@ -43,8 +44,8 @@ def training_step(sizes: Sizes) -> Iterator[Row]:
 
 
 def kernels(sizes: Sizes) -> Iterator[Row]:
-    """The kernels of a step, sorted by time: how often each is launched, and how long it takes. The
-    first row of each library is the sum."""
+    """Yield the kernels of a training step, sorted by time: how often each is launched, and how
+    long it takes. The first row of each library is the sum over all of its kernels."""
     for name, prepare in LIBRARIES.items():
         row: Row = {"library": name}
         found: list[Row] = []

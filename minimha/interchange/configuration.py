@@ -17,13 +17,14 @@ _LLAMA3 = {
     "factor": "factor", "low_freq_factor": "low", "high_freq_factor": "high",
     "original_max_position_embeddings": "context",
 }  # fmt: skip
-"""Their names for the settings of `positions.Llama3`."""
+"""For each setting of rope scaling in config.json, the name of the same setting in
+`positions.Llama3`."""
 
 
 def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The arguments of the GPT that config.json describes, except those of single blocks, and all
-    reasons why no GPT fits it. "rope" is a pair: for blocks without a window, and for those with
-    one."""
+    """Read config.json. Returns the arguments of the GPT that it describes, except those of single
+    blocks, and a list of all reasons why no GPT fits it. The argument "rope" is a pair here: for
+    blocks without a window, and for blocks with one."""
     read = Reader(config)
     for key, values in layout.needed.items():
         read(key, _one_of(values), values[0])
@@ -61,7 +62,8 @@ def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, A
 def with_blocks(
     layout: Layout, config: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Add the settings of single blocks. Returns all settings, and all reasons why no GPT fits."""
+    """Add the settings of single blocks to the common ones. Returns all settings, and a list of all
+    reasons why no GPT fits."""
     if layout.rope is None:
         return settings, []
     read = Reader(config)
@@ -96,7 +98,7 @@ def with_blocks(
 
 
 def _roped(read: Reader, n: int) -> list[bool]:
-    """Whether each of n blocks has rotary positions."""
+    """Read from config.json whether each of n blocks has rotary positions."""
     interval = read("no_rope_layer_interval", SIZE, 4)
     flags = read("no_rope_layers", _one_for_each(n, (0, 1)), None)
     if flags is None:
@@ -105,7 +107,8 @@ def _roped(read: Reader, n: int) -> list[bool]:
 
 
 def _windowed(layout: Layout, read: Reader, window: int | None, roped: list[bool]) -> list[bool]:
-    """Whether each block has a window."""
+    """Read from config.json whether each block has a window: a list with an entry for each
+    block."""
     windowed = [False] * len(roped)
     if window:
         windowed = layout.windowed(read, roped)
@@ -154,7 +157,8 @@ def _ropes(layout: Layout, read: Reader) -> tuple[positions.Rope, positions.Rope
 
 
 def _rope(entries: Reader, config: Reader) -> positions.Rope:
-    """Rotary positions from one object; its mistakes are added to those of config.json."""
+    """Rotary positions as one object of config.json describes them. Mistakes in the object are
+    added to those that `config` has collected."""
     kind = entries("type", _one_of(("default", "llama3")), "default")  # the former name
     kind = entries("rope_type", _one_of(("default", "llama3")), kind)
     entries("partial_rotary_factor", _one_of((1.0,)), 1.0)
@@ -178,7 +182,8 @@ def _one_of(values: tuple[Any, ...]) -> Kind:
 
 
 def _one_for_each(n: int, values: tuple[Any, ...]) -> Kind:
-    """One of these values for each of n blocks, or None."""
+    """The kind of entry that is a list of n values, one for each block and each of them among
+    `values`, or None."""
     kind = Kind(
         f"a list of {n} entries, as many as num_hidden_layers: " + " or ".join(map(repr, values)),
         lambda x: isinstance(x, list) and len(x) == n and all(entry in values for entry in x),
@@ -192,8 +197,8 @@ def unsupported(key: str, value: Any, where: str = "") -> str:
 
 
 def config_of(layout: Layout, settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The entries of config.json for a GPT with these resolved settings, and how the GPT that the
-    entries describe differs from it."""
+    """The entries of config.json for a GPT with these resolved settings, and a list of the ways in
+    which the GPT that the entries describe would differ from it."""
     config: dict[str, Any] = {
         "architectures": [layout.architecture], "model_type": layout.model_type,
     }  # fmt: skip
@@ -215,7 +220,8 @@ def config_of(layout: Layout, settings: dict[str, Any]) -> tuple[dict[str, Any],
 
 
 def _differences(layout: Layout, settings: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """How the resolved settings of a GPT differ from those found in config.json."""
+    """A list of sentences, one for each resolved setting of a GPT that differs from the one found
+    in config.json."""
     back = resolved(found)
     wrong = []
     blocks = [*settings["layers"], *back["layers"]]
@@ -272,8 +278,8 @@ def _block_entries(layout: Layout, blocks: list[dict[str, Any]]) -> dict[str, An
 
 
 def resolved(settings: dict[str, Any]) -> dict[str, Any]:
-    """All settings of a GPT, in one form: defaults are replaced by what they stand for, and each
-    block has its own window and rotary positions."""
+    """All settings of a GPT in a form that can be compared: each default is replaced by the value
+    that it stands for, and each block has its own window and rotary positions."""
     s = with_sizes(vars(GPTSettings(**settings)))
     del s["rng"], s["dtype"]
     common = {"rope": s.pop("rope"), "window": s.pop("window")}

@@ -277,7 +277,8 @@ def _over_scores(x: Array, axes: str) -> Array:
 
 
 def _heads_apart(x: Array, num_heads: int | None) -> Array:
-    """Reshape (B·H, T, S) to (B, H, T, S), or to (H, T, S) if B = 1: then there may be no batch."""
+    """Reshape (B·H, T, S) to (B, H, T, S), or to (H, T, S) if B = 1, since there may then be no
+    axis for the batch."""
     n, *lengths = x.shape
     if num_heads is None or num_heads < 1 or n % num_heads:
         raise ValueError(
@@ -289,13 +290,13 @@ def _heads_apart(x: Array, num_heads: int | None) -> Array:
 
 
 def _tuple(axes: str) -> str:
-    """The axes as messages show them: "NTS" as "(B·H, T, S)"."""
+    """The axes as they are written in messages: "NTS" as "(B·H, T, S)"."""
     return f"({', '.join(axes).replace('N', 'B·H')}{',' * (len(axes) == 1)})"
 
 
 def _hiding(x: Array, lowest: bool) -> float:
-    """The largest number in a float mask like x that hides a key: −∞ or, if `lowest`, the dtype's
-    min."""
+    """The number that hides a key in a float mask with the dtype of x, as does any smaller number:
+    −∞ or, if `lowest`, the dtype's min."""
     return float(backend.finfo(x).min) if lowest else -math.inf
 
 
@@ -343,10 +344,10 @@ def _written(
 
 
 def _reduced(x: Array, shape: Sequence[int], *choices: str) -> Any:
-    """x with only the axes of a choice, the first one such that x has length 1 along all others.
-    None if no choice fits.
+    """x without some of its axes. Each choice names the axes to keep, such as "TS"; the first
+    choice is taken for which x has length 1 along all other axes. Returns None if no choice fits.
 
-    Axes that the scores do not have are left out.
+    Letters of axes that the scores do not have are ignored.
     """
     axes = "BHTS"[-len(shape) :]
     for choice in choices:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
-    """A temporary path in the same folder to write to; it is renamed to path at the end, and
-    removed after an error. Raises as `check_writable` does, before anything is written."""
+    """A context manager that gives a temporary path in the same folder to write to. At the end of
+    the block the file is renamed to `path`; after an error it is removed. Raises as
+    `check_writable` does, before anything is written."""
     check_writable(path)
     path = Path(path).resolve()  # a link is followed, not replaced
     unfinished = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
@@ -25,7 +26,7 @@ def written_whole(path: str | Path) -> Iterator[Path]:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise PermissionError where no file can be created under this name."""
+    """Raise PermissionError if no file can be created at this path."""
     path = Path(path).resolve()
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise PermissionError(f"cannot write to {path}")

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 
 class Kind(NamedTuple):
-    """What an entry must be: in words, which follow "must be", and as a test of its value."""
+    """What an entry of a JSON file must be: a description in words, which follow "must be" in
+    messages, and a function that tests a value."""
 
     words: str
     fits: Callable[[Any], bool]
 
     def or_none(self) -> Kind:
-        """This kind, or None (in JSON, null)."""
+        """A kind that also allows None (in JSON, null)."""
         return Kind(f"None or {self.words}", lambda x: x is None or self.fits(x))
 
 
@@ -30,13 +31,14 @@ OBJECT = Kind("a JSON object", lambda x: isinstance(x, dict))
 
 
 def integer(least: int) -> Kind:
-    """An integer of at least this."""
+    """The kind of an integer that is at least `least`."""
     words = f"an integer of at least {least}"
     return Kind(words, lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= least)
 
 
 def number(words: str, valid: Callable[[float], bool]) -> Kind:
-    """A finite number for which valid(number) is True; the words describe it in messages."""
+    """The kind of a finite number x for which valid(x) is True; the words describe such numbers in
+    messages."""
 
     def fits(x: Any) -> bool:
         is_number = isinstance(x, int | float) and not isinstance(x, bool)
@@ -46,13 +48,13 @@ def number(words: str, valid: Callable[[float], bool]) -> Kind:
 
 
 def one_of(known: Collection[str]) -> Kind:
-    """One of these texts."""
+    """The kind of a text that is among the known ones."""
     return Kind(" or ".join(map(repr, known)), lambda x: isinstance(x, str) and x in known)
 
 
 def read_json(path: Path, kind: Kind) -> Any:
-    """The content of a file. Raises ValueError if it is not JSON of this kind, OSError if it cannot
-    be read."""
+    """The content of a file. Raises ValueError if the file is not JSON or its content is not of
+    this kind, OSError if the file cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -63,8 +65,8 @@ def read_json(path: Path, kind: Kind) -> Any:
 
 
 def mistake(name: str, value: Any, kind: Kind) -> str:
-    """A sentence about an entry that is missing (value `...`) or not of this kind; "" for one
-    that fits."""
+    """A sentence about an entry that is missing (then its value is `...`) or not of this kind; an
+    empty text if the entry is as it must be."""
     if value is ...:
         return f"{name} is missing"
     return "" if kind.fits(value) else f"{name} is {shown(value)}, but must be {kind.words}"
@@ -78,8 +80,9 @@ class Reader:
         self._read: set[str] = set()
 
     def __call__(self, name: str, kind: Kind, default: Any = ...) -> Any:
-        """An entry, or its default if it is absent or not of this kind. The latter is a mistake.
-        So is an absent entry whose default is `...` (Ellipsis): it must be present."""
+        """Return the value of an entry, or the default if the entry is absent or not of this kind.
+        An entry of another kind is noted as a mistake, and so is an absent entry whose default is
+        `...` (Ellipsis): such an entry must be present."""
         self._read.add(name)
         value = self.entries.get(name, default)
         if wrong := mistake(self.where + name, value, kind):
@@ -99,15 +102,15 @@ def require(path: Path, name: str, value: Any, kind: Kind) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value in a message, at most 80 characters."""
+    """A value as text for a message, cut to at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 @contextmanager
 def naming(path: Path, names: Mapping[str, str]) -> Iterator[None]:
-    """Inside the block, a ValueError is raised again with the path of the file in front, and with
-    the names that the file uses in place of ours."""
+    """A context manager: a ValueError inside the block is raised again with the path of the file in
+    front, and with the file's names of settings in place of ours."""
     try:
         yield
     except ValueError as error:

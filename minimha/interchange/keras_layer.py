@@ -16,7 +16,7 @@ _NAMES = {
     for theirs, role in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o"))
     for kind, letter in (("kernel", "w"), ("bias", "b"))
 }
-"""Keras's weights in its order, and ours."""
+"""Keras's names of the weights, in Keras's order, and our names."""
 
 
 def to_keras(mha: MultiHeadAttention) -> list[np.ndarray]:

@@ -31,7 +31,7 @@ KINDS = {
     "attention_bias": BOOLEAN,
     "dropout": number("a number from 0 to 1", lambda x: 0 <= x <= 1),
 }
-"""What the entries of config.json for our settings must be."""
+"""For each of our settings, what its entry in config.json must be."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ def _like(
     settings: dict[str, tuple[str, Any]] | None = None,
     **changes: Any,
 ) -> Layout:
-    """A copy of a layout for another type of model: without some entries, and with other settings
-    and changes."""
+    """A copy of a layout for another type of model, without the entries named in `without`, and
+    with other settings and changed fields."""
     kept = {key: value for key, value in base.settings.items() if key not in without}
     changes |= {"model_type": model_type, "architecture": f"{name}ForCausalLM"}
     fixed_biases = {key: (False,) for key in without if key.endswith("_bias")}
@@ -259,7 +259,8 @@ LAYOUTS = {
         GPT2, LLAMA, _MISTRAL, _QWEN2, _QWEN3, _SMOLLM3, _OLMO2, _GEMMA2, _GEMMA3,
     )
 }  # fmt: skip
-"""All layouts. A model of ours is written in the first that supports all its settings."""
+"""All layouts, by the type of model. `save_pretrained` writes a model of ours in the first layout
+that supports all its settings."""
 
 UNSUPPORTED = {
     "num_local_experts": "a mixture of experts",
@@ -271,7 +272,8 @@ UNSUPPORTED = {
     "vision_config": "a model of images",
     "quantization_config": "a quantised model",
 }
-"""Entries of config.json that show why a model is not a GPT."""
+"""Entries of config.json that show why a model cannot be a GPT of ours, with what each stands
+for."""
 
 _HARMLESS = r"""
     architectures auto_map bad_words_ids cache_implementation dtype gradient_checkpointing
@@ -285,5 +287,6 @@ _HARMLESS = r"""
     .*_token_ids? _.*
 """
 HARMLESS = re.compile("|".join(_HARMLESS.split()))
-"""Entries that change no logits, or that other entries replace. They are kept for
-`save_pretrained`; entries that are neither read nor among these are refused."""
+"""A pattern for the names of entries that change no logits, or that other entries replace. Such
+entries are kept for `save_pretrained`. Entries that are neither read nor matched by this pattern
+are refused."""

@@ -30,8 +30,8 @@ from .states import blank, mismatches, packed, parts, refuse, state, unpacked, w
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _TOKENS = "bos_token_id", "eos_token_id", "pad_token_id"
-"""Entries that transformers uses to generate text, and a GPT does not. Their defaults there may be
-outside the vocabulary of a small model."""
+"""Entries that transformers uses to generate text, and a GPT does not use. Their defaults in
+transformers may be outside the vocabulary of a small model."""
 _FLOATS = "float16", "float32", "float64", "bfloat16"
 
 
@@ -142,8 +142,8 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
 
 
 def _layout(path: Path, config: dict[str, Any]) -> Layout:
-    """The layout of the model that config.json describes. Raises ValueError if there is none: it
-    names the entries that show why."""
+    """The layout for the type of model that config.json describes. Raises ValueError if there is
+    none, and names the entries that show why."""
     kind, text = config.get("model_type", ...), config.get("text_config")
     entries = config | (text if isinstance(text, dict) else {})
     reasons = [unsupported(key, entries[key]) for key in UNSUPPORTED if entries.get(key)]
@@ -188,7 +188,7 @@ def _entries(
     files: list[Path], layout: Layout, dtype: str | None
 ) -> tuple[dict[str, np.ndarray], bool]:
     """The arrays in the files by their full names, without the constants, and whether the names in
-    the files lack the prefix. Raises as `from_pretrained` for a dtype."""
+    the files lack the prefix. Raises the errors of `from_pretrained` for a dtype."""
     if dtype not in (None, *_FLOATS):
         raise ValueError(f"dtype = {dtype!r} must be {' or '.join(map(repr, _FLOATS))}")
     keep = dtype == "bfloat16"

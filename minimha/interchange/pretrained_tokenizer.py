@@ -35,8 +35,8 @@ class PretrainedTokenizer:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Raises ValueError if tokenizer.json is missing or unusable, or eos_token_id is not a
-        token; RuntimeError without tokenizers."""
+        """Read the files in the folder. Raises ValueError if tokenizer.json is missing or unusable,
+        or eos_token_id is not a token; RuntimeError without the package tokenizers."""
         self._folder = Path(folder)
         tokenizers = package("tokenizers")
         try:
@@ -104,7 +104,8 @@ class PretrainedTokenizer:
                 shown = text
 
     def _template(self) -> tuple[dict[str, str], str]:
-        """The special tokens that the chat template may name, and the template."""
+        """A dictionary of the special tokens that the chat template may name, and the text of the
+        template."""
         settings, file = self._read("tokenizer_config.json"), self._folder / "chat_template.jinja"
         template = settings.get("chat_template")
         if isinstance(template, list):  # several templates, each with a name
@@ -127,7 +128,7 @@ class PretrainedTokenizer:
 
 
 def package(name: str) -> Any:
-    """An optional package. Raises RuntimeError if it is not installed."""
+    """Import an optional package and return it. Raises RuntimeError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -136,5 +137,6 @@ def package(name: str) -> Any:
 
 
 def _as_json(x: Any, **settings: Any) -> str:
-    """JSON as chat templates expect it: Jinja's own filter writes JSON for HTML."""
+    """x as the JSON text that chat templates expect. Jinja's own filter would write JSON for
+    HTML."""
     return json.dumps(x, **({"ensure_ascii": False} | settings))

@@ -26,9 +26,11 @@ _DTYPES = {
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
 }
-"""safetensors' names of dtypes, and the NumPy dtypes that hold them exactly."""
+"""The names of dtypes in safetensors files, and for each the NumPy dtype that holds its values
+exactly."""
 _NAMES = {ours: name for name, ours in _DTYPES.items() if name != "BF16"} | {"bfloat16": "BF16"}
-"""The names for the dtypes of arrays. bfloat16 is that of the package ml_dtypes."""
+"""For the dtype of an array, its name in safetensors files. The dtype bfloat16 is that of the
+package ml_dtypes."""
 
 
 def write(
@@ -75,9 +77,9 @@ def read(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
 
 
 def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
-    """As `read`, but the arrays are views of the file: the system reads their parts when they are
-    first used, and may forget them when memory is short. Changes do not reach the file.
-    """
+    """Like `read`, except that the arrays are views of the file: the operating system reads each
+    part of them when it is first used, and may drop it when memory is short. Changes of the arrays
+    do not reach the file."""
     import mmap  # here, because the rest of the module works without it
 
     with Path(path).open("rb") as file:
@@ -107,13 +109,14 @@ def _read(path: str | Path, content: Any) -> list[tuple[str, str, list[int], mem
 
 
 def save(module: Module, path: str | Path) -> None:
-    """Write all parameters of a module to a safetensors file. Raises as `write`."""
+    """Write all parameters of a module to a safetensors file. Raises the errors of `write`."""
     write(state(module), path)
 
 
 def load(module: Module, path: str | Path) -> None:
-    """Set all parameters of a module from a safetensors file; entries of bfloat16 stay as they are
-    if the module has such parameters. Raises as `read` and `set_state`."""
+    """Set all parameters of a module from a safetensors file. If the module has parameters of
+    bfloat16, entries of bfloat16 keep this dtype; otherwise they become float32. Raises the errors
+    of `read` and `set_state`."""
     names = {str(p.dtype) for p in module.parameters()}
     set_state(module, read(path, bfloat16="bfloat16" in names))
 
@@ -129,7 +132,8 @@ def bfloat16_of_numpy() -> np.dtype:
 
 
 def _packed(arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None) -> bytes:
-    """The content of a file. Arrays of the widest dtype come first, so that all are aligned."""
+    """The bytes of a safetensors file with these arrays. Arrays of the widest dtype come first, so
+    that all are aligned."""
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     parts, start = [], 0
     for name, x in sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])):

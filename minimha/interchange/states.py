@@ -44,10 +44,11 @@ def set_state(module: Module, arrays: Mapping[str, Any]) -> None:
 
 
 def packed(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Our arrays under other names.
+    """Our arrays as another library names and joins them.
 
-    names  a dictionary from the other names to ours: "w_o.T" is the transpose of w_o, and
-           "w_{q,k,v}" is w_q, w_k and w_v side by side
+    names  a dictionary from the other library's names to ours: "w_o.T" stands for the transpose
+           of w_o, and "w_{q,k,v}" for w_q, w_k and w_v side by side
+    ours   our arrays, by our names
     """
     found = {}
     for theirs, name in names.items():
@@ -58,7 +59,8 @@ def packed(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str
 
 
 def blank(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays with the shapes and dtypes of those from `packed`; they take up no memory."""
+    """Arrays with the shapes and dtypes of those that `packed` would return. All their entries are
+    0 and share one number in memory."""
     found = {}
     for theirs, name in names.items():
         xs = [ours[part] for part in parts(name)]
@@ -69,7 +71,7 @@ def blank(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str,
 
 
 def unpacked(names: Mapping[str, str], theirs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Their arrays under our names, on the host: the inverse of `packed`."""
+    """The other library's arrays under our names, on the host: the inverse of `packed`."""
     found: dict[str, np.ndarray] = {}
     for other, name in names.items():
         x, ours = backend.to_numpy(theirs[other]), parts(name)
@@ -79,8 +81,8 @@ def unpacked(names: Mapping[str, str], theirs: Mapping[str, Any]) -> dict[str, n
 
 
 def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
-    """Replace * by "weight" and ? by w in all names; with biases, also by "bias" and b, in a second
-    entry for each that has a *."""
+    """Fill in names for `packed`: * becomes "weight" and ? becomes w. With biases, each name with a
+    * gets a second entry, in which they become "bias" and b."""
     return {
         theirs.replace("*", kind): ours.replace("*", kind).replace("?", kind[:1])
         for theirs, ours in names.items()
@@ -89,19 +91,21 @@ def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
 
 
 def parts(name: str) -> list[str]:
-    """Our names for which a value in `packed`'s names stands: w_q, w_k, w_v for "w_{q,k,v}.T"."""
+    """Our names of the arrays for which a value in the `names` of `packed` stands: w_q, w_k and w_v
+    for "w_{q,k,v}.T"."""
     name = name.removesuffix(".T")
     return [name.replace("{q,k,v}", role) for role in ("qkv" if "{q,k,v}" in name else "-")]
 
 
 def refuse(what: str, reasons: list[str]) -> None:
-    """Raise a ValueError with all reasons, if there are any."""
+    """Raise a ValueError that begins with `what` and lists all reasons; do nothing if there are
+    none."""
     if reasons:
         raise ValueError(f"{what}: {'; '.join(reasons)}")
 
 
 def require(kind: type, name: str, x: object) -> None:
-    """Raise TypeError unless x, called name in messages, is a module of this kind."""
+    """Raise TypeError unless x is a module of this kind; `name` is what messages call x."""
     if not isinstance(x, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, not a {type(x).__name__}")
 
@@ -133,7 +137,7 @@ def matrix(name: str, x: object, axes: str) -> np.ndarray:
 
 
 def mismatches(arrays: Mapping[str, Any], required: Mapping[str, np.ndarray]) -> list[str]:
-    """A sentence for each entry whose name, dtype or shape is not as required."""
+    """A list of sentences, one for each array whose name, dtype or shape is not as required."""
     wrong = [f"{name} is missing" for name in required if name not in arrays]
     wrong += [f"{name} is extra" for name in arrays if name not in required]
     for name in required.keys() & arrays.keys():
@@ -146,7 +150,7 @@ def mismatches(arrays: Mapping[str, Any], required: Mapping[str, np.ndarray]) ->
 
 
 def on_host(x: Any) -> HostArray | str:
-    """A NumPy array; for values that NumPy cannot hold, a description."""
+    """x as a NumPy array; if NumPy cannot hold its values, a text that describes them instead."""
     if not backend.is_array(x):
         return f"a {type(x).__name__}"
     try:

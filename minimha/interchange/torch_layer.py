@@ -105,7 +105,7 @@ def from_torch(
 
 
 def beyond_torch(mha: MultiHeadAttention) -> list[str]:
-    """What this layer has that torch's lacks."""
+    """A list of the features of this layer that torch's layer lacks."""
     m, h, g = mha.sizes.d_model, mha.sizes.num_heads, mha.sizes.num_kv_heads
     d, dv = mha.sizes.head_dim, mha.sizes.v_head_dim
     reasons = {
@@ -117,7 +117,7 @@ def beyond_torch(mha: MultiHeadAttention) -> list[str]:
 
 
 def beyond_plain(mha: MultiHeadAttention) -> list[str]:
-    """What this layer has that the layers of torch and Keras both lack."""
+    """A list of the features of this layer that the layers of torch and of Keras both lack."""
     default = 1 / math.sqrt(mha.sizes.head_dim)
     usual = isinstance(mha.scale, Real) and math.isclose(mha.scale, default, rel_tol=1e-15)
     reasons = {
