@@ -14,16 +14,17 @@ from ..tasks.catalogue import course
 
 
 def add_only(parser: argparse.ArgumentParser) -> None:
-    """Add the argument --only, for `chosen`."""
+    """Add the argument --only to the parser; `chosen` reads its value."""
     text = "tasks, or numbers of chapters (default: all)"
     parser.add_argument("--only", nargs="+", metavar="TASK", help=text)
 
 
 def chosen(only: Sequence[str] | None) -> list[Task]:
-    """The tasks with these names or chapters, in the order of the course. A chapter stands for the
-    exercises of its notebook and for the teacher's own tasks of that number.
+    """Return the tasks with these names or chapter numbers, in the order of the course; all tasks
+    without any. A chapter stands for the exercises of its notebook and for the teacher's own tasks
+    of that number.
 
-    Raises ValueError for a name that is neither.
+    Raises ValueError for a name that is neither a task nor a chapter.
     """
     tasks = list(course().values())
     names = {task.name: {task.name, *_numbers(task)} for task in tasks}
@@ -34,8 +35,8 @@ def chosen(only: Sequence[str] | None) -> list[Task]:
 
 
 def _numbers(task: Task) -> set[str]:
-    """The chapter numbers by which --only may choose a task, such as "5" and "05"; none for a task
-    of the course that is not in its chapter's notebook."""
+    """Return the chapter numbers by which --only may choose a task, such as "5" and "05"; none for
+    a task of the course that is not in its chapter's notebook."""
     ours = task.solution.__module__.startswith(f"{course_tasks.__name__}.ch")
     if ours and task.name not in (exercises(task.chapter) or {task.name}):
         return set()
@@ -44,7 +45,8 @@ def _numbers(task: Task) -> set[str]:
 
 @functools.cache
 def exercises(number: int) -> frozenset[str]:
-    """The tasks that the notebook of a chapter contains; none if there is no notebook."""
+    """Return the names of the tasks that the notebook of a chapter contains; none if there is no
+    notebook."""
     stem = CHAPTERS[number].stem if number in CHAPTERS else None
     ours = (path for path in notebooks() if path.stem == stem)
     return frozenset(name for path in ours for name in answers(path, course()))

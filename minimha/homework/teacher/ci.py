@@ -109,7 +109,7 @@ _NEWEST = f"$(ls -v ./{_WHEELS} | tail -n 1)"  # each week adds one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `ci`."""
+    """Add the arguments of `ci` to the parser."""
     parser.add_argument(
         "service", choices=FILES, metavar="SERVICE", help=f"one of {', '.join(FILES)}"
     )
@@ -117,7 +117,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def write_ci_files(options: Any) -> int:
-    """Write the files into the current folder, for Gradescope with the wheel for grading.
+    """Write the files for the chosen service into the current folder; for Gradescope, also the
+    wheel for grading.
 
     Raises ValueError if it is unclear how to install minimha, FileExistsError rather than overwrite
     a file.
@@ -152,7 +153,8 @@ def _for_grading(own: Path | None) -> str:
 
 
 def _source(folder: Path) -> str:
-    """What pip should install: a wheel in this folder, or what this minimha was installed from."""
+    """Return what pip should install: a wheel in this folder, or the source from which this minimha
+    was installed."""
     if any(folder.glob(_WHEELS)):
         return _NEWEST
     distribution = importlib.metadata.distribution("minimha")

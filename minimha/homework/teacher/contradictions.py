@@ -1,5 +1,5 @@
-"""Contradictions in a task: a solution that fails its own checks, a stub that passes them, a
-mistake that no check finds.
+"""Looks for contradictions in a task: a solution that fails its own checks, the code for students
+that passes them, or a mistake that no check finds.
 
 `minimha homework test` looks for them in a teacher's file, `release`, `grade` and `ci` do so before
 anything else, and the tests of the course check that its own tasks have none.
@@ -34,7 +34,8 @@ def refuse(path: Path, tasks: Iterable[Task]) -> None:
 
 
 def in_file(path: Path, tasks: Iterable[Task]) -> list[str]:
-    """The contradictions in a teacher's file; those in mistakes only if there are no others."""
+    """Return one line for each contradiction in the tasks of a teacher's file. Mistakes are
+    examined only if there are no other contradictions."""
     tasks = list(tasks)
     found = [line for task in tasks for line in in_task(task)]
     if not found:
@@ -48,7 +49,8 @@ def in_file(path: Path, tasks: Iterable[Task]) -> list[str]:
 
 
 def in_task(task: Task) -> Iterator[str]:
-    """The contradictions in a task, up to the first kind that it has; not those in its mistakes."""
+    """Yield a line for each contradiction of the first kind that a task has. Its mistakes are not
+    examined."""
     for find in (_described, _solved, _graded, _stubbed, _released):
         try:
             found = list(find(task))
@@ -60,8 +62,8 @@ def in_task(task: Task) -> Iterator[str]:
 
 
 def in_mistake(task: Task, mistake: Patch) -> Iterator[str]:
-    """The contradiction in a mistake that is declared for the task, if there is one: a check must
-    find it, and the message must name it."""
+    """Yield a line if a mistake that the task declares contradicts its checks: a check must find
+    the mistake, and the message must name it."""
     name = f"the mistake “{mistake.text.partition(chr(10))[0]}”"
     try:
         yours = defined(mistake.made_in(task.code(solved=True)), task.name)
@@ -79,7 +81,7 @@ def in_mistake(task: Task, mistake: Patch) -> Iterator[str]:
 
 
 def _verdicts(task: Task, yours: Callable[..., object]) -> Iterator[Verdict]:
-    """The verdicts that a student sees, one check after another."""
+    """Yield the verdicts that a student sees, one check after another."""
     return (student_files.verdict(task, check, yours, None) for check in task.checks)
 
 
@@ -112,7 +114,8 @@ def _solved(task: Task) -> Iterator[str]:
 
 
 def _graded(task: Task) -> Iterator[str]:
-    """Whether the solution passes as a submission, on other numbers."""
+    """Yield a line for each check that the solution fails when it is graded like a submission, with
+    other random inputs."""
     if sys.platform == "win32":  # where nothing can be graded
         return
     for verdict in judged(task, student_files.stub(task, solved=True).encode(), 1, Limits()):
@@ -131,7 +134,8 @@ def _stubbed(task: Task) -> Iterator[str]:
 
 
 def _released(task: Task) -> Iterator[str]:
-    """Whether the solution passes where only its recorded results are known, as in a release."""
+    """Yield a line for each check that fails where only the recorded results of the solution are
+    known, as in a release."""
     for check in task.checks:
         calls: list[Call] = []
         task.answer = calls_recorded(task.solution, calls)

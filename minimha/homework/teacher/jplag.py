@@ -1,4 +1,4 @@
-"""`minimha homework jplag`: submissions in the folders that JPlag compares.
+"""`minimha homework jplag`: copies submissions into the folders that JPlag compares.
 
 JPlag (https://github.com/jplag/JPlag) finds similar code even if names and the order of functions
 were changed.
@@ -17,7 +17,7 @@ from .grading import find
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `jplag`."""
+    """Add the arguments of `jplag` to the parser."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder that you grade")
     parser.add_argument(
         "--into", type=Path, metavar="DIR", default=Path("jplag"),

@@ -50,12 +50,12 @@ def _shapes(*arguments):
         result[1](_numpy.ones(_numpy.shape(result[0])))
     return _see("", 0, None)
 """
-"""Added to the source of a function: `_see` notes the shape of an array; `_shapes` calls the
-function and its pullback, and returns what was noted."""
+"""Code that is added to the source of a function: `_see` notes the shape of an array; `_shapes`
+calls the function and its pullback, and returns what was noted."""
 
 
 class Question(NamedTuple):
-    """A question about a line of a student's file; the answer may be empty."""
+    """A question about a line of a student's file, and the expected answer, which may be empty."""
 
     file: str
     line: int
@@ -65,7 +65,7 @@ class Question(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `questions`."""
+    """Add the arguments of `questions` to the parser."""
     parser.add_argument("student", metavar="STUDENT", help="the name, as grade writes it")
     parser.add_argument(
         "--from", dest="folder", type=Path, default=Path(), metavar="FOLDER",
@@ -105,8 +105,9 @@ def _printed(question: Question) -> str:
 
 
 def questions(student: str, answers: dict[Task, Answer]) -> list[Question]:
-    """Three questions, or fewer if the answers have too few lines; the same ones each time. They
-    are about different lines if possible, first those that the task did not give."""
+    """Return three questions, or fewer if the answers have too few lines; the same questions each
+    time. They are about different lines if possible, and first about lines that the task did not
+    give."""
     order = random.Random(student)
     distinct, repeated = list[Question](), list[Question]()
     written = {
@@ -134,8 +135,8 @@ def questions(student: str, answers: dict[Task, Answer]) -> list[Question]:
 
 
 def _lines(task: Task, answer: Answer, *, given: bool) -> list[tuple[str, int, str]]:
-    """The lines of the answer and its modules that the task gave, or the others: file, number and
-    text."""
+    """Return those lines of the answer and its modules that the task gave or, with given=False,
+    that it did not give: the file, the number and the text of each."""
     files = {answer.path.name: answer.source} | dict(answer.modules)
     theirs = {line.strip() for line in task.code().splitlines()}
     return [
@@ -147,7 +148,8 @@ def _lines(task: Task, answer: Answer, *, given: bool) -> list[tuple[str, int, s
 
 
 def _on_mistakes(task: Task, lines: list[tuple[str, int, str]]) -> Iterator[Question]:
-    """What would happen with each common mistake that can be made in one of these lines."""
+    """Yield a question for each common mistake that can be made in one of these lines: what would
+    happen with it?"""
     solution = task.code(solved=True)
     for mistake in task.mistakes:
         before = solution[: solution.index(mistake.old)].rpartition("\n")[2]
@@ -160,7 +162,8 @@ def _on_mistakes(task: Task, lines: list[tuple[str, int, str]]) -> Iterator[Ques
 
 
 def _on_shapes(task: Task, answer: Answer, lines: list[tuple[str, int, str]]) -> Iterator[Question]:
-    """Which shape each array has that is assigned to a variable in one of these lines."""
+    """Yield a question for each array that is assigned to a variable in one of these lines: which
+    shape does it have?"""
     own = {k: line for file, k, line in lines if file == answer.path.name}
     calls = list[Call]()
     for check in task.checks:
@@ -180,14 +183,15 @@ def _on_shapes(task: Task, answer: Answer, lines: list[tuple[str, int, str]]) ->
 
 
 def _plain(call: Call) -> bool:
-    """Whether the arguments are arrays and numbers, so that the call can be repeated."""
+    """Whether the arguments of a call are arrays and numbers, so that the call can be repeated."""
     return set(call.settings) <= {"tap"} and all(
         isinstance(x, np.ndarray | int | float) for x in call.arguments
     )
 
 
 def _worth(arguments: tuple[Any, ...]) -> tuple[int, int]:
-    """How good a call is for a question: more distinct sizes are better, then fewer entries."""
+    """Return a key that says how good a call with these arguments is for a question: more distinct
+    sizes are better, then fewer entries."""
     sizes = [n for x in arguments if isinstance(x, np.ndarray) for n in x.shape]
     return len({*sizes} - {1}), -math.prod(sizes)
 
@@ -195,7 +199,8 @@ def _worth(arguments: tuple[Any, ...]) -> tuple[int, int]:
 def _seen(
     task: Task, answer: Answer, arguments: tuple[Any, ...]
 ) -> list[tuple[str, int, tuple[int, ...]]]:
-    """The name, line and shape of each array that the answer assigns to a variable."""
+    """Run the answer, and return the name, line and shape of each array that it assigns to a
+    variable."""
     try:
         tree = ast.fix_missing_locations(_Watched().visit(ast.parse(answer.source)))
         source = ast.unparse(tree) + _WATCH.format(name=task.name)
@@ -207,7 +212,7 @@ def _seen(
 
 
 class _Watched(ast.NodeTransformer):
-    """Adds to each assignment of a variable a call that notes its shape."""
+    """Adds, after each assignment to a variable, a call that notes the shape of its value."""
 
     def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
         inside = (x for target in node.targets for x in ast.walk(target))

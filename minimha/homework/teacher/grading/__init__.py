@@ -1,4 +1,5 @@
-"""Grading: a folder of submissions in, scores out. No submission ever runs in this process.
+"""Grading: reads a folder of submissions and computes scores. No submission ever runs in this
+process.
 
 `grade` runs the checks and writes the reports, `submissions` finds the files, and `process` starts
 `worker`, the confined process that runs a submission, and talks to it through a `connection`.

@@ -23,10 +23,10 @@ import numpy as np
 from minimha.homework.checks.nested import packed, unpacked
 
 MOST = 1 << 24
-"""The most bytes of arrays in one message."""
+"""The largest number of bytes that the arrays in one message may have."""
 _MOST_TEXT = 1 << 20
 _SIGNATURE = -1
-"""The number of the function that lists the parameters of another."""
+"""The number of a function that both ends have: it returns the parameters of another function."""
 NO_ANSWER = "it sent back an invalid answer"
 
 _ERRORS = {
@@ -58,7 +58,8 @@ class RemoteFunction:
 
     @functools.cached_property
     def __signature__(self) -> inspect.Signature:
-        """The function's signature, requested when it is needed: most are never inspected."""
+        """The function's signature. It is requested from the other end only when it is read,
+        because most signatures are never read."""
         parameters = self._connection.call(_SIGNATURE, [self], {})
         return inspect.Signature([_parameter(*p) for p in parameters])
 
@@ -100,9 +101,11 @@ class Connection:
         self._borrowed: list[list[tuple[np.ndarray, bytes]]] = []  # with the bytes they had
 
     def call(self, number: int, arguments: Sequence[Any], settings: dict[str, Any]) -> Any:
-        """Call a function at the other end, answering the calls that it makes in the meantime.
+        """Call a function at the other end, and meanwhile answer the calls that the other end
+        makes.
 
-        Raises the function's error as the nearest built-in one, or ConnectionLost.
+        If the function raises an error, the nearest built-in error is raised here. Raises
+        ConnectionLost if there is no valid answer.
         """
         self._lent.append(self._send(["call", number, tuple(arguments), dict(settings)]))
         try:
@@ -129,7 +132,7 @@ class Connection:
             self._answer(content, arrays)
 
     def give(self, function: Callable[..., Any]) -> int:
-        """A number by which the other end can call the function."""
+        """Return a number by which the other end can call this function."""
         number = next(self._numbers)
         self.functions[number] = function
         return number
@@ -155,14 +158,16 @@ class Connection:
             self._borrowed.pop()
 
     def _here(self) -> list[tuple[np.ndarray, bytes]]:
-        """The arrays that were lent to the call being answered."""
+        """Return the arrays that the other end lent for the call which is being answered, each with
+        the bytes that it had."""
         return self._borrowed[-1] if self._borrowed else []
 
     def _borrow(self, arrays: list[np.ndarray]) -> None:
         self._here().extend((array, array.tobytes()) for array in arrays)
 
     def _restore(self, changed: list[Any]) -> None:
-        """Make the changes that the other end made to the arrays lent to it, if `restores`."""
+        """If `restores` is set, make the changes here that the other end made to the arrays lent to
+        it."""
         self.changed = self.changed or bool(changed)
         for change in changed if self.restores else []:
             match change:
@@ -202,7 +207,8 @@ class Connection:
             raise ConnectionLost(NO_ANSWER) from None
 
     def _packed(self, value: Any, arrays: list[np.ndarray]) -> Any:
-        """The value as JSON; adds to `arrays` those whose bytes follow."""
+        """Convert a value to what JSON can store. Arrays whose bytes follow in the message are
+        added to `arrays`."""
 
         def leaf(x: Any) -> Any:
             for k, (lent, before) in enumerate(self._here()):
@@ -232,8 +238,8 @@ class Connection:
         return packed(leaf, value)
 
     def _unpacked(self, item: Any, body: io.BytesIO, arrays: list[np.ndarray]) -> Any:
-        """The value that was packed; adds the arrays in it to `arrays`. Raises some error if the
-        data is invalid."""
+        """Return the value that `_packed` converted; the arrays in it are added to `arrays`. Raises
+        an error of any class if the data is invalid."""
 
         def leaf(x: Any) -> Any:
             match x:
@@ -276,13 +282,14 @@ def _parameter(name: str, kind: int, optional: bool) -> inspect.Parameter:
 
 
 def _parameters(function: Callable[..., Any]) -> Any:
-    """The parameters of a function, for a caller that inspects its signature."""
+    """Return the parameters of a function, for the other end, which builds a signature from
+    them."""
     parameters = inspect.signature(function).parameters.values()
     return [[p.name, int(p.kind), p.default is not p.empty] for p in parameters]
 
 
 def _text(error: BaseException, files: Collection[str]) -> str:
-    """The error's message, with the last line of these files in its traceback."""
+    """Return an error's message, with the last line of these files that its traceback contains."""
     try:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         text = str(text)[:2000].strip()
@@ -295,7 +302,8 @@ def _text(error: BaseException, files: Collection[str]) -> str:
 
 
 def _error(names: list[Any], text: str) -> Exception:
-    """An error of the nearest built-in class, with the name of its original class."""
+    """Return an error with this text, whose class has the first of these names and is derived from
+    the nearest built-in class."""
     base = next((_ERRORS[name] for name in names if name in _ERRORS), Exception)
     name = str(names[0])[:80] if names else base.__name__
     return type(name, (base,), {"__str__": lambda self: text})(text)

@@ -31,7 +31,7 @@ _LOOKED_UP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `grade`."""
+    """Add the arguments of `grade` to the parser."""
     seconds, megabytes = Limits()
     for option, settings, text in (
         ("folder", {"type": Path, "metavar": "FOLDER"},
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     usable = getattr(os, "sched_getaffinity", None)  # not on macOS
     return len(usable(0)) if usable else os.cpu_count() or 1
 
@@ -105,7 +105,7 @@ class Run(NamedTuple):
     limits: Limits
 
     def settings(self) -> dict[str, Any]:
-        """The same as JSON, for the journal."""
+        """Return these settings as JSON, for the journal."""
         own = hashlib.sha256(self.own.read_bytes()).hexdigest() if self.own else None
         return self._asdict() | {"own": own, "minimha": version("minimha")}
 
@@ -114,7 +114,8 @@ def grade(
     folder: Path, run: Run, *, jobs: int = 1, student: str | None = None, resume: bool = False,
     expect: Callable[[Collection[str], Collection[str]], None] = lambda students, tasks: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The results of all students, as written to JSON. Reports progress on standard error.
+    """Grade a folder, and return the results of all students as they are written to JSON. Reports
+    progress on standard error.
 
     jobs     how many students are graded at the same time
     student  the student to whom the whole folder belongs
@@ -160,7 +161,8 @@ def grade(
 def _graded(
     folder: Path, run: Run, found: submissions.Found, jobs: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The students' names and results, in the order in which they are ready."""
+    """Grade several students at a time, and yield each student's name and result as soon as it is
+    ready."""
     work = functools.partial(_student, folder, run)
     if min(jobs, len(found)) <= 1:
         yield from map(work, found.items())

@@ -1,4 +1,5 @@
-"""The results of the last run, to continue it after an interruption or when answers change."""
+"""A file with the results of the last grading run, so that the run can be continued after an
+interruption or when answers change."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Journal:
             return []
 
     def result(self, name: str, answers: Mapping[str, Answer]) -> dict[str, Any] | None:
-        """The result of a student with these answers, if it is already known."""
+        """Return the result of a student if it is known and was found for these same answers;
+        otherwise None."""
         digest, result = self.done.get(name, ("", None))
         return result if digest == _digest(answers) else None
 
@@ -60,7 +62,7 @@ class Journal:
 
 
 def seed(folder: Path) -> int | None:
-    """The seed of the run that can be continued here; None if there is none."""
+    """Return the seed of the run in this folder that can be continued; None if there is none."""
     try:
         with (folder / NAME).open(encoding="utf-8") as file:
             return int(json.loads(file.readline())["seed"])

@@ -25,7 +25,7 @@ def student(
     name: str, answers: Mapping[str, Answer], tasks: Collection[Task], folder: Path, seed: int,
     limits: Limits,
 ) -> dict[str, Any]:  # fmt: skip
-    """The results of one student for these tasks."""
+    """Return the results of one student for these tasks."""
     results = [_result(task, answers.get(task.name), folder, seed, limits) for task in tasks]
     return {
         "student": printable(name),
@@ -38,7 +38,7 @@ def student(
 def _result(
     task: Task, answer: Answer | None, folder: Path, seed: int, limits: Limits
 ) -> dict[str, Any]:
-    """The result of one student for one task."""
+    """Return the result of one student for one task."""
     free = passed_by_stub(task)
     if answer is None:
         verdicts = [Verdict(task.name, check, MISSING) for check in task.checks]
@@ -67,7 +67,8 @@ def _result(
 
 @functools.cache
 def passed_by_stub(task: Task) -> frozenset[str]:
-    """The checks that the unchanged stub passes; they earn no points."""
+    """Return the names of the checks that the code for students passes as it is, without a
+    solution; they earn no points."""
     names: dict[str, Any] = {"np": np}
     exec(task.code(), names)
     found = task.verdicts(names[task.name])
@@ -75,7 +76,8 @@ def passed_by_stub(task: Task) -> frozenset[str]:
 
 
 def score(verdicts: Iterable[Verdict], free: Collection[str] = ()) -> float:
-    """The share of the weight of the checks that passed; those in `free` do not count."""
+    """Return the weight of the checks that passed, as a fraction of the weight of all checks. Those
+    in `free` do not count."""
     counted = [verdict for verdict in verdicts if verdict.check.name not in free]
     total = sum(verdict.check.weight for verdict in counted)
     passed = sum(verdict.check.weight for verdict in counted if verdict.outcome == PASSED)
@@ -86,12 +88,13 @@ def judged(
     task: Task, source: bytes, seed: int, limits: Limits,
     modules: Mapping[str, bytes] | None = None,
 ) -> list[Verdict]:  # fmt: skip
-    """The verdict of each check on a source, which runs in its own process and may import these
-    modules.
+    """Return the verdict of each check on a source, which runs in its own process and may import
+    these modules.
 
     If the process ends during a check, the check fails, and the next one gets a new process. Once
     the task has used twice the time limit of a check, the remaining checks fail. If the process
-    that starts all submissions is killed, the source is judged again, and the second time fails.
+    that starts all submissions is killed, the source is judged again; if it is killed a second
+    time, all checks fail.
     """
     for _ in range(2):
         with suppress(Killed):

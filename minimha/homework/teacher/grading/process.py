@@ -29,19 +29,21 @@ _LOOK = 0.1  # seconds between two looks whether time is up
 
 
 class Limits(NamedTuple):
-    """The limits of a submission: seconds for each check, as `Spent` counts them, and megabytes of
-    memory."""
+    """The limits for a submission: how many seconds each check may take, as `Spent` counts them,
+    and how many megabytes of memory."""
 
     seconds: float = 10
     megabytes: int = 512
 
 
 class Killed(BaseException):
-    """The process that starts submissions was killed, perhaps by the submission that runs."""
+    """The process that starts submissions was killed, perhaps by the submission that was
+    running."""
 
 
 class Submission:
-    """The function that a source defines, in a process that starts when it is needed.
+    """A submission, which runs in a process of its own that starts when it is needed: the source,
+    and the function of this name that the source defines.
 
     The source never runs in this process. A context manager: leaving it ends the process.
     """
@@ -62,9 +64,11 @@ class Submission:
         self.end()
 
     def function(self) -> Callable[..., Any]:
-        """The function for another check, with new limits on time and on the bytes sent back.
+        """Return the submission's function for the next check, with new limits on time and on the
+        bytes sent back.
 
-        Raises the error of running the source, or ConnectionLost; either is final. Raises Killed.
+        Raises the error that running the source raised, or ConnectionLost; after either, every
+        later call raises it again. Raises Killed if the process that starts submissions was killed.
         """
         self._start_of_check = self._spent()
         self._left = _MOST
@@ -84,7 +88,7 @@ class Submission:
         return self._function
 
     def time_is_up(self) -> str:
-        """Why there is no time for another check; "" if there is.
+        """Return the reason why there is no time for another check; "" if there is time.
 
         All checks together have twice the limit of one.
         """
@@ -92,9 +96,10 @@ class Submission:
 
     def end(self, seconds: float = 0) -> int | None:
         """End the process and everything it started, after some seconds in which it may end by
-        itself. Returns its exit code or minus the signal that ended it; None if it was killed.
+        itself. Returns its exit code or minus the signal that ended it; None if it was killed here
+        or was not running.
 
-        Raises Killed.
+        Raises Killed if the process that starts submissions was killed.
         """
         if self._process is None:
             return None
@@ -147,8 +152,8 @@ class Submission:
             rest = rest[self._on_time(self._socket.send, rest) :]
 
     def _on_time(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """Try one step of the connection until it succeeds, and return its result. If time runs out
-        first, end the process."""
+        """Try one operation of the socket until it succeeds, and return its result. If time runs
+        out first, end the process."""
         self._socket.settimeout(_LOOK)
         while True:
             spent = self._spent().since(self._start_of_check)
@@ -164,14 +169,15 @@ class Submission:
                 raise self._lost() from None
 
     def _spent(self) -> Spent:
-        """What this submission has spent so far. The system counts: the process cannot lie."""
+        """Return the time that this submission has used so far. The operating system measures it,
+        so the submission cannot lie about it."""
         computing = self._computed
         if self._process is not None:
             computing += _processor_time(self._process)
         return Spent(computing, time.monotonic())
 
     def _lost(self, why: str = "") -> ConnectionLost:
-        """End the process. The error says why, or how the process ended."""
+        """End the process, and return an error that says why, or how the process ended."""
         code = self.end(0 if why else _DYING)
         if not why and code is not None:
             how = f" itself, with exit code {code}" if code >= 0 else f": {signal.strsignal(-code)}"
@@ -180,9 +186,9 @@ class Submission:
 
 
 def _processor_time(process: int) -> float:
-    """The seconds for which all threads of a process have computed.
+    """Return the seconds for which all threads of a process have computed.
 
-    0 where the system does not say, as on macOS: then only the limit on the clock remains.
+    Returns 0 if the system does not say, as on macOS: then only the limit on the clock remains.
     """
     clock = ~process << 3 | 2  # CPUCLOCK_SCHED, as clock_getcpuclockid makes it on Linux
     try:
@@ -192,15 +198,16 @@ def _processor_time(process: int) -> float:
 
 
 def _run_by_the_check(module: str, *arguments: Any) -> Any:
-    """Let the check run the blocks of a kernel, or the ranks, that a submission starts. None if it
-    does not want to: then the submission runs them itself."""
+    """Let the check run the blocks of a kernel, or the ranks, that a submission starts. Returns
+    None if the check does not run them: then the submission does."""
     if module not in sys.modules:
         return None
     return sys.modules[module].run_elsewhere(*arguments)
 
 
 def _asked(request: Any, *lines: int) -> Any:
-    """Send the process that starts the others a request and descriptors; return its answer.
+    """Send a request and file descriptors to the process that starts submissions, and return its
+    answer.
 
     Raises Killed if it does not answer. The next request starts a new one.
     """
@@ -220,7 +227,8 @@ def _asked(request: Any, *lines: int) -> Any:
 
 @functools.cache
 def _server() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """The process that starts the others, and the connection to it. It runs until this one ends."""
+    """Start the process that starts submissions, and return it and the connection to it. It runs
+    until this process ends."""
     ours, theirs = socket.socketpair()
     ours.settimeout(_SECONDS)
     folder = str(Path(np.__file__).parents[1])
@@ -240,8 +248,8 @@ def _server() -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 
 def _environment() -> dict[str, str]:
-    """An environment that contains nothing of ours except the paths of shared libraries. With the
-    fixed hash seed, sets have the same order in each run."""
+    """Return the environment of the processes: it contains nothing from this process except the
+    paths of shared libraries. With the fixed hash seed, sets have the same order in each run."""
     threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
     own = dict.fromkeys(threads, "1") | {"PYTHONHASHSEED": "0"}

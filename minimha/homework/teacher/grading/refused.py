@@ -1,4 +1,4 @@
-"""Why a file that passes its checks at home cannot be graded."""
+"""Finds out why a file that passes its checks at home cannot be graded."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ...student.answers import imports, modules, packages, source
 
 
 def refused(path: Path) -> str:
-    """Why a file cannot be graded although it runs here; "" if no reason is found. Only its length,
-    its imports and those of the student's own modules are looked at."""
+    """Return the reason why a file cannot be graded although it runs here; "" if none is found. The
+    function looks only at the length of the file, its imports, and those of the student's own
+    modules."""
     try:
         data = source(path)
         own = modules(data, path.parent)
@@ -36,9 +37,9 @@ def refused(path: Path) -> str:
 
 
 def _named(module: str, names: list[str]) -> list[str]:
-    """What an import needs: the module; of minimha's, each name, since a submission has few of
-    them; and the submodules of NumPy among the names, since NumPy may not have imported them yet.
-    """
+    """Return the full names that an import needs: the module; for minimha's modules each name,
+    since a submission has few of them; for NumPy also the submodules among the names, since NumPy
+    may not have imported them yet."""
     full = [f"{module}.{name}" for name in names if name != "*"]
     if module.startswith("minimha.") and names:
         return full
@@ -49,8 +50,8 @@ def _named(module: str, names: list[str]) -> list[str]:
 
 @functools.cache
 def _importable() -> frozenset[str]:
-    """The modules that a submission may import, because the process that runs it has them, and the
-    names that it has of minimha's."""
+    """Return the names of the modules that a submission may import, because the process that runs
+    it has them, and the full names that it has from minimha's modules."""
     code = (
         "import sys; sys.path += sys.argv[1:]\n"
         "import worker; worker.prepare(); print(*worker.importable())"

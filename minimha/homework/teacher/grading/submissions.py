@@ -23,7 +23,7 @@ from ..chosen import exercises
 from ..scores.downloads import student_of
 
 DEEPEST = 20
-"""How deep folders are searched."""
+"""The number of levels of folders that are searched."""
 
 _ENDINGS = ".py", ".ipynb"
 _ARCHIVES = ".zip", ".gz", ".tar", ".7z", ".rar"
@@ -42,9 +42,9 @@ class Answer(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        """Of several answers to a task, the one with the highest rank counts. Answers that are
-        filled in rank highest, then those that cannot be graded, then stubs; among equals, those
-        nearer the top of the folder, and then the last by name."""
+        """A key for comparing several answers to a task: the one with the highest rank counts.
+        Answers that are filled in rank highest, then those that cannot be graded, then stubs; among
+        equals, those nearer the top of the folder, and then the last by name."""
         worth = 1 if self.problem else 0 if is_stub(self.source) else 2
         return worth, -len(self.path.parts), self.path.stem
 
@@ -63,7 +63,7 @@ _Remarks = list[tuple[Path, str]]
 def find(
     folder: Path, tasks: Mapping[str, int], student: str | None = None
 ) -> tuple[Found, list[Note]]:
-    """The answers of each student by task, and notes on what is not graded.
+    """Return the answers of each student by task, and notes on what is not graded.
 
     tasks    the chapter of each task, by name
     student  the student to whom the whole folder belongs
@@ -129,7 +129,7 @@ def find(
 
 
 def _given(path: Path, tasks: Mapping[str, int], notes: list[str]) -> dict[str, Answer]:
-    """The answers in a file. Notes say why one is not graded."""
+    """Return the answers in a file by task. Remarks on what is not graded are added to `notes`."""
     named = _named_by_file(path, tasks)
     try:
         sources = answers(path, tasks, notes)
@@ -152,18 +152,19 @@ def _answers_another(path: Path) -> bool:
 
 
 def _mark(path: Path) -> str | None:
-    """The name in the line that marks a file."""
+    """Return the name in the line that marks a file, None if there is no such line."""
     return mark(decoded(source(path)[:1000]))
 
 
 def _named_by_file(path: Path, tasks: Iterable[str]) -> list[str]:
-    """The task at the end of a file's name: at most one."""
+    """Return a list with the task whose name ends the file's name, if there is one."""
     stem = _AFTER.sub("", path.stem) if path.suffix == ".py" else ""
     return sorted((x for x in tasks if re.search(rf"(^|[\W_]){x}$", stem)), key=len)[-1:]
 
 
 def _student(inside: Path, tasks: Iterable[str]) -> str:
-    """The student to whom a file belongs, by its path; "" if the path does not say."""
+    """Return the student to whom a file belongs, by its path in the folder; "" if the path does not
+    say."""
     if len(inside.parts) > 1 or student_of(inside.name):
         return _owner(inside.parts[0])
     known = [*tasks, *(chapter.stem for chapter in CHAPTERS.values()), ADAPTERS]
@@ -173,17 +174,20 @@ def _student(inside: Path, tasks: Iterable[str]) -> str:
 
 
 def _owner(name: str) -> str:
-    """The student to whom a folder belongs, or a file that Canvas or Moodle named."""
+    """Return the name of the student to whom this folder or file belongs, which Canvas or Moodle
+    may have named."""
     return _composed(student_of(name) or name)
 
 
 def _composed(name: str) -> str:
-    """A name with its accents as other programs write them; macOS splits é into e and an accent."""
+    """Return a name with its accents as most programs write them: macOS splits é into e and an
+    accent."""
     return unicodedata.normalize("NFC", name)
 
 
 def _files(folder: Path, remarks: _Remarks) -> Iterator[Path]:
-    """The files and notebooks at any depth, without links, pipes and devices."""
+    """Yield the files and notebooks at any depth, except links, pipes and devices, and add a remark
+    for what is not read."""
     for top, folders, names in os.walk(
         folder,
         onerror=lambda e: remarks.append((Path(e.filename).relative_to(folder), str(e.strerror))),

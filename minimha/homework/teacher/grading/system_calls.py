@@ -1,4 +1,5 @@
-"""What Linux refuses to the process of a submission, because NumPy can overwrite Python's checks.
+"""Lets Linux refuse system calls to the process of a submission, because NumPy can overwrite
+Python's checks.
 
 A seccomp filter decides by the number of a system call and its first two arguments:
 https://docs.kernel.org/userspace-api/seccomp_filter.html
@@ -26,22 +27,25 @@ _REFUSED = {
         (25, 29),
     ),
 }
-"""By machine: its number; the system calls that change files by their paths, bind, ptrace, and
-those that are newer than 2019; those that reach the process in the first argument: its signals, its
-memory and its limits; fcntl and ioctl."""
+"""What is refused, by the type of machine. In order: the number that seccomp has for the machine;
+the numbers of the system calls that change files by their paths, of bind and ptrace, and of those
+that are newer than 2019; the numbers of those that reach the process in the first argument, such as
+its signals, its memory and its limits; and the numbers of fcntl and ioctl."""
 
 _OWNERS = (8, 10, 15), (0x8901, 0x8902)
-"""The commands of fcntl and ioctl that choose the process to which Linux sends a signal when a file
-or a socket is ready, and the signal."""
+"""The commands of fcntl and of ioctl that are refused: they choose the process to which Linux sends
+a signal when a file or a socket is ready, and the signal."""
 
 
 def protects() -> bool:
-    """Whether a submission that overwrites Python's checks cannot change files or end processes."""
+    """Whether even a submission that overwrites Python's checks can neither change files nor end
+    other processes."""
     return os.geteuid() == 0 or _has_filters()  # root runs submissions as another user
 
 
 def confine() -> None:
-    """From now on, keep this process from changing files and from other processes, if Linux can."""
+    """Prevent this process, from now on, from changing files and from reaching other processes, if
+    Linux can do so."""
     if not _has_filters():
         return
     import ctypes
@@ -65,8 +69,8 @@ def _prctl(option: int, first: int, second: int | bytes) -> int:
 
 
 def _filter() -> Iterator[tuple[int, int, int, int]]:
-    """The instructions of the filter. Each has a code, the numbers of instructions to skip if its
-    test is true and if it is false, and a value."""
+    """Yield the instructions of the filter. Each has a code, the numbers of instructions to skip if
+    its test is true and if it is false, and a value."""
     machine, always, for_others, with_commands = _REFUSED[os.uname().machine]
     load, equal, above, at_least = 0x20, 0x15, 0x25, 0x35
     allow, refuse = (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)

@@ -29,13 +29,14 @@ _KNOWN = """
 """
 """The modules that a submission may import, together with those that they import."""
 _REFUSED = "ctypes", "_ctypes", "ctypes._endian", "socket", "_socket", "signal"
-"""What the process imports, but a submission may not."""
+"""Modules that the process itself imports, but that a submission may not import."""
 _NESTED = "minimha.homework.checks.nested"
 _EXTENSION = "minimha_autograd.extension"
 _OUR_OWN = "connection", "system_calls", _NESTED, _EXTENSION
-"""Modules of the grader: a student may have some of these names."""
+"""Modules of the grader that are removed before a submission runs: a student's own modules may have
+the same names."""
 _IN_PART = "minimha.kernels", "minimha.parallel"
-"""Modules of which a submission has only some names."""
+"""Modules of which a submission gets only some of the names."""
 _ALLOWED = (
     "array.__new__", "builtins.id", "code.__new__", "compile", "cpython._PySys_ClearAuditHooks",
     "exec", "function.__new__", "marshal.loads", "object.__delattr__", "object.__getattr__",
@@ -49,7 +50,7 @@ _UNREPORTED = """
     pidfd_send_signal sched_setaffinity sched_setparam sched_setscheduler setns setpriority
     supports_dir_fd unshare
 """
-"""Functions that reach beyond the process without an audit event."""
+"""Functions that reach beyond the process without being reported to audit hooks."""
 
 
 def load_minimha() -> None:
@@ -65,7 +66,8 @@ def load_minimha() -> None:
 
 
 def _engine() -> str:
-    """The folder of minimha_autograd: beside minimha, or in a folder of its own in a clone."""
+    """Return the path of the folder of minimha_autograd: beside minimha or, in a clone, in a folder
+    of its own."""
     beside, in_a_clone = "../../../../minimha_autograd", "../../../../autograd/minimha_autograd"
     installed = os.path.isdir(os.path.join(os.path.dirname(__file__), beside))
     return beside if installed else in_a_clone
@@ -81,8 +83,8 @@ def _loaded(name: str, file: str) -> types.ModuleType:
 
 
 class OwnModules:
-    """Imports a student's own modules from their sources, given by path: mine/maths.py. A folder
-    may be without an __init__.py."""
+    """Imports a student's own modules from their sources, given by path, such as mine/maths.py. A
+    folder may be without an __init__.py."""
 
     def __init__(self, sources: Mapping[str, bytes]) -> None:
         folders = {
@@ -97,14 +99,15 @@ class OwnModules:
         }
 
     def find_spec(self, name: str, *_: Any) -> Any:
-        """How to import one of these modules; None for any other."""
+        """Say how to import a module, as Python's import system asks; None unless it is one of the
+        student's."""
         if name not in self.sources:
             return None
         package = self.sources[name][0].endswith("/__init__.py")
         return importlib.machinery.ModuleSpec(name, self, is_package=package)  # type: ignore[arg-type]
 
     def create_module(self, _: Any) -> None:
-        """Let Python make the module."""
+        """Return None, so that Python creates the module."""
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Run a module's source."""
@@ -112,7 +115,7 @@ class OwnModules:
 
 
 def execute(file: str, source: bytes, module: types.ModuleType) -> None:
-    """Run a source as this module. Errors quote its lines."""
+    """Run a source as the code of this module. Errors quote its lines."""
     lines = source.decode(errors="replace").splitlines(keepends=True)
     linecache.cache[file] = len(source), None, lines, file
     exec(compile(source, file, "exec", dont_inherit=True), vars(module))
@@ -145,8 +148,8 @@ def lock(own: Collection[str] = ()) -> None:
 
 
 def limit(megabytes: int, seconds: int) -> None:
-    """Limit memory and time; forbid files, sockets, processes and core dumps. If we are root, give
-    up its rights."""
+    """Limit memory and time; forbid files, sockets, processes and core dumps. If the process runs
+    as root, give up root's rights."""
     import resource
 
     for name, most in (
@@ -164,7 +167,8 @@ def limit(megabytes: int, seconds: int) -> None:
 
 
 def serve(line: int) -> None:
-    """In a process of its own: load a submission when asked, and answer calls to its functions.
+    """Run a submission in this process, which was started for it: load its source when asked, and
+    answer calls to its functions.
 
     Names and modules arrive here, not in the process that starts all submissions: the next one
     could find them in its memory.
@@ -231,8 +235,8 @@ def serve(line: int) -> None:
 
 
 def ended(process: int, seconds: float) -> int | None:
-    """The exit code of a process that ends within some seconds, or minus the signal that ended it;
-    None if it has to be killed."""
+    """Wait some seconds for a process to end, or kill it. Returns its exit code or minus the signal
+    that ended it; None if it had to be killed."""
     late, code = time.monotonic() + seconds, None
     while code is None and time.monotonic() < late:
         found, status = os.waitpid(process, os.WNOHANG)
@@ -267,8 +271,8 @@ def prepare() -> None:
 
 
 def importable() -> list[str]:
-    """After `prepare`: the modules that a submission may import, and the names in those of which it
-    has only a part, such as minimha.parallel.run."""
+    """Return, after `prepare`, the modules that a submission may import and, for modules of which
+    it gets only some names, these names, such as minimha.parallel.run."""
     lost = {*_REFUSED, *_OUR_OWN, *_IN_PART, __name__}
     names = [f"{module}.{name}" for module in _IN_PART for name in vars(sys.modules[module])]
     return [*(sys.modules.keys() - lost), *names]

@@ -55,7 +55,7 @@ MORE = "\nYour answers are graded with these checks on other inputs, and with ad
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `release`."""
+    """Add the arguments of `release` to the parser."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")
     add_only(parser)
     parser.add_argument(

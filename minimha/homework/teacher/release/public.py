@@ -1,4 +1,5 @@
-"""The source of tasks as students get it, without anything that contains a solution."""
+"""Removes everything that contains a solution from the source of tasks, to make what students
+get."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ import re
 from ...checks.solutions import stubbed
 
 ATTRIBUTES = ("mistake", "mistakes")
-"""The attributes of a task through which its mistakes are added."""
+"""The names of the methods and attributes by which a source adds mistakes to a task."""
 
 
 def public(text: str, *, hidden: bool = False) -> str:
-    """The source without solutions, without the mistakes, which are edits of solutions, and without
-    the third hints, which nearly give the code away.
+    """Return the source without solutions, without the mistakes, which are edits of solutions, and
+    without the third hints, which nearly give the code away.
 
     hidden  whether to leave out the hidden checks, too
     """

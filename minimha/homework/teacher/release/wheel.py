@@ -1,4 +1,5 @@
-"""Editions of minimha as wheels: https://packaging.python.org/specifications/binary-distribution-format/"""
+"""Packs editions of minimha as wheels:
+https://packaging.python.org/specifications/binary-distribution-format/"""
 
 from __future__ import annotations
 
@@ -61,14 +62,15 @@ def for_grading(folder: Path, own: Path | None) -> Path:
 
 
 def _chapter(name: str) -> int:
-    """The chapter of the course that a file or module is part of; 0 if it is of none."""
+    """Return the number of the chapter to which a file or module of the course belongs; 0 if it
+    belongs to none."""
     found = re.match(r"(?:ch)?(\d\d)_", name)
     return int(found[1]) if found else 0
 
 
 def _library() -> Iterator[tuple[str, bytes]]:
-    """The files of both packages, the command and the plugin, without chapters and tasks, by their
-    path in a wheel."""
+    """Yield the files of both packages, without chapters and tasks, and those of the command and of
+    the pytest plugin: for each, its path in a wheel and its contents."""
     for package in _PACKAGES:
         for path in sorted(package.rglob("*")):
             inside = path.relative_to(package.parent)
@@ -80,7 +82,8 @@ def _library() -> Iterator[tuple[str, bytes]]:
 
 
 def _tasks(own: Path | None) -> Iterator[tuple[str, str]]:
-    """The names and texts of the files with tasks; the teacher's own is called own.py."""
+    """Yield the name and the text of each file with tasks; the teacher's own file is called
+    own.py."""
     for path in sorted((_PACKAGES[0].parent / _TASKS).glob("*.py")):
         yield path.name, path.read_text(encoding="utf-8")
     if own:
@@ -88,7 +91,8 @@ def _tasks(own: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _written(folder: Path, label: str, files: dict[str, bytes]) -> Path:
-    """Write a wheel of these files, and return its path. Its version is minimha's and the label."""
+    """Write a wheel of these files, and return its path. Its version is minimha's, followed by the
+    label."""
     distribution = importlib.metadata.distribution("minimha")
     version = f"{distribution.version}+{label}"
     about = f"minimha-{version}.dist-info"
@@ -117,7 +121,8 @@ def _hash(data: bytes) -> str:
 
 
 def _results(tasks: list[Task], *, hidden: bool) -> replay.Results:
-    """What the solutions return in each public check of these tasks."""
+    """Run the checks of these tasks, without the hidden ones if `hidden` is true, and return what
+    the solutions returned in each."""
     found: replay.Results = {}
     for task in tasks:
         for check in task.checks:
@@ -138,13 +143,13 @@ def _results(tasks: list[Task], *, hidden: bool) -> replay.Results:
 
 
 def code(task: Task) -> str:
-    """The functions that students get in a release. A given function that is itself a task has no
-    solution either."""
+    """Return the functions that students get in a release. If a given function is itself a task,
+    its solution is left out, too."""
     return "\n\n".join(stubbed(source_of(f)) for f in [*task.given, task.solution])
 
 
 def notebook(path: Path) -> str:
-    """A chapter with the tasks as they are released."""
+    """Return the text of a chapter's notebook, with the tasks as they are released."""
     text = json.loads(path.read_text(encoding="utf-8"))
     for cell in text["cells"]:
         name = mark("".join(cell["source"])) if cell["cell_type"] == "code" else None

@@ -11,7 +11,8 @@ _SENT = re.compile(
 
 
 def student_of(name: str) -> str | None:
-    """Who handed in the file or folder with this name; None if neither Canvas nor Moodle made it.
+    """Return the name of the student who handed in this file or folder; None if neither Canvas nor
+    Moodle made its name.
 
     smithjane_LATE_1234_5678_softmax.py                 Canvas: user id, file id
     Jane Smith_1234_assignsubmission_file_              Moodle, with one folder per student
@@ -26,8 +27,8 @@ def student_of(name: str) -> str | None:
 
 
 def reply_to(name: str) -> str:
-    """How to name a file so that an upload brings it to the student who handed in this one; without
-    an ending.
+    """Return a name, without an ending, for a file with feedback. When it is uploaded, Canvas or
+    Moodle gives it to the student who handed in the file or folder with this `name`.
 
     Canvas looks for the ids of the user and of a file that the user handed in, Moodle for the id in
     the second of the parts between underscores.

@@ -13,7 +13,7 @@ from ...checks.verdicts import PASSED
 from .reports import check_points
 
 LONGEST = 200
-"""The longest name of a page, in bytes: most systems allow 255, with the ending."""
+"""The greatest length of a page's name, in bytes: most systems allow 255, with the ending."""
 _PAGE = """\
 <!DOCTYPE html>
 <html lang="en">
@@ -61,7 +61,7 @@ def write(report: dict[str, Any], folder: Path, replies: Mapping[str, str]) -> N
 
 
 def page(report: dict[str, Any], student: dict[str, Any]) -> str:
-    """The page of one student."""
+    """Return the page of one student as HTML."""
     parts = [f"<p><strong>{_points(student)} points</strong></p>"]
     parts += [_comment(text) for text in student.get("comments", [])]
     if notes := [f"<li>{escape(note)}</li>" for note in student.get("notes", [])]:
@@ -71,7 +71,7 @@ def page(report: dict[str, Any], student: dict[str, Any]) -> str:
 
 
 def filled(title: str, parts: list[str], report: dict[str, Any]) -> str:
-    """A page with this title and these parts, which are HTML."""
+    """Return an HTML page with this title and these parts, which are HTML."""
     return _PAGE.format(
         title=escape(title), body="\n".join(parts), minimha=escape(report["minimha"]),
         seed=report["seed"],

@@ -1,4 +1,4 @@
-"""A gradebook, a CSV file that Canvas or Moodle exported, with the points filled in.
+"""Fills the points into a gradebook, a CSV file that Canvas or Moodle exported.
 
 Canvas  the gradebook: Student, ID, SIS Login ID, …, and "Homework 1 (1234)" for each assignment;
         a row above the students contains the points possible
@@ -20,11 +20,11 @@ _LOGINS = "SIS User ID", "SIS Login ID", "Email address"
 
 
 class Gradebook:
-    """The gradebook in a file. The points belong in the column named like the homework, or in the
-    only one that there is.
+    """A gradebook, read from a file. The points belong in the column named like the homework, or in
+    the only column for points if there is just one.
 
-    Raises OSError if the file cannot be read, ValueError if it is neither of the two above or has
-    no such column.
+    Raises OSError if the file cannot be read, ValueError if neither Canvas nor Moodle made it or if
+    it has no such column.
     """
 
     def __init__(self, path: Path, homework: str) -> None:
@@ -61,7 +61,8 @@ class Gradebook:
         return clear[0]
 
     def _most(self, cells: dict[str, str]) -> float:
-        """The points that the gradebook allows in a row; 0 if it does not say."""
+        """Return the largest number of points that the gradebook allows in a row; 0 if it does not
+        say."""
         above = (row for row in self.rows if row[0].strip().lower() == "points possible")
         text = next(above, {self.column: ""})[self.column]
         text = cells.get("Maximum Grade", text)
@@ -71,8 +72,9 @@ class Gradebook:
             raise ValueError(f"{self.path}: the points possible are {text!r}") from None
 
     def filled(self, report: dict[str, Any]) -> str:
-        """Write a copy with the points beside the file. Returns lines for the teacher: the scale,
-        and the students without a row and the rows without a student."""
+        """Write a copy of the file that contains the points, beside the file. Returns lines for the
+        teacher: how points were scaled, which students have no row, and which rows belong to no
+        student."""
         rows = [list(row) for row in self.rows]
         partners = self._partners(student["student"] for student in report["students"])
         scales, alone = set(), []
@@ -93,8 +95,8 @@ class Gradebook:
         return "".join(f"{line}\n" for line in [*lines, *(f"  {x}" for x in [*scaled, *alone])])
 
     def _partners(self, students: Iterable[str]) -> dict[str, int]:
-        """The row of each student whose name fits exactly one row, if no other student's name fits
-        that row."""
+        """Return the number of the row for each student whose name fits exactly one row, if no
+        other student's name fits that row."""
         found = {}
         for student in students:
             rows = [k for k, names in self.names.items() if _plain(student) in names]
@@ -105,8 +107,9 @@ class Gradebook:
 
 
 def _names(cells: dict[str, str]) -> set[str]:
-    """What the student in a row may be called: by name, login or e-mail address, or as in the names
-    of downloads, by name and id; nothing for a row above the students, which has no id."""
+    """Return the names by which the student in a row may be known: name, login or e-mail address,
+    or name and id together, as in the names of downloads. Empty for a row above the students, which
+    has no id."""
     number = cells.get("ID") or cells.get("Identifier", "").removeprefix("Participant ")
     full = cells.get("Student") or cells.get("Full name") or "Participant"  # if names are hidden
     if not number.strip():
@@ -118,6 +121,6 @@ def _names(cells: dict[str, str]) -> set[str]:
 
 
 def _plain(name: str) -> str:
-    """The letters and digits of a name in lower case, which is how Canvas names files."""
+    """Return the letters and digits of a name in lower case, which is how Canvas names files."""
     composed = unicodedata.normalize("NFC", name)  # an accent alone is not a letter
     return "".join(c for c in composed.casefold() if c.isalnum())

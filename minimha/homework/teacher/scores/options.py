@@ -1,4 +1,4 @@
-"""The options of `grade` that say what becomes of the report."""
+"""The options of `grade` that choose which reports are written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORMATS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `Reports`."""
+    """Add the options that `Reports` reads to the parser."""
     for option, settings, text in (
         ("--json", {"nargs": "?", "const": "grades.json", "metavar": "FILE"},
          "write JSON (default: grades.json; - for standard output)"),
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Reports:
-    """The reports that these options ask for. The teacher's files are read at once, so that errors
+    """The reports for which these options ask. The teacher's files are read at once, so that errors
     in them are found before any submission is graded.
 
     Raises ValueError for unusable options or files, OSError for files that cannot be read and
@@ -61,7 +61,8 @@ class Reports:
         self.rows = teacher.rows(options.teacher) if options.teacher else []
 
     def expect(self, students: Collection[str], tasks: Collection[str]) -> None:
-        """Raise ValueError if no report on these students and tasks can be written."""
+        """Raise ValueError if some of the reports cannot be written for these students and
+        tasks."""
         teacher.check(self.rows, students, tasks)
         if self.options.gradescope and len(students) != 1:
             raise ValueError("--gradescope is for one student: add --student NAME")

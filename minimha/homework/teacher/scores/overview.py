@@ -13,13 +13,14 @@ from ...checks.verdicts import FAILED, PASSED
 from .feedback import filled
 
 MOST = 5
-"""How many messages are shown."""
+"""The number of messages that are shown."""
 _ADVICE = re.compile(r"^  (?:looks like|relation|try|in NumPy) +(.+(?:\n {10,}.+)*)", re.MULTILINE)
 
 
 def as_overview(report: dict[str, Any]) -> str:
-    """The page: the mean and the quartiles of the points; for each check, how many of the answers
-    pass it; and the most frequent messages of a student's first failure in a task."""
+    """Return the page as HTML: the mean and the quartiles of the points; for each check, how many
+    of the answers pass it; and the messages that most often were a student's first failure in a
+    task."""
     students = report["students"]
     points = [student["points"] for student in students]
     middle = statistics.quantiles(points, method="inclusive") if points[1:] else points * 3
@@ -41,7 +42,7 @@ def as_overview(report: dict[str, Any]) -> str:
 
 
 def _task(handed_in: list[dict[str, Any]], results: tuple[dict[str, Any], ...]) -> list[str]:
-    """The table of one task."""
+    """Return the table of one task as lines of HTML."""
     rows, count = [], len(handed_in)
     for k, check in enumerate(results[0]["checks"]):
         passed = sum(result["checks"][k]["outcome"] == PASSED for result in handed_in)
@@ -58,7 +59,8 @@ def _task(handed_in: list[dict[str, Any]], results: tuple[dict[str, Any], ...]) 
 
 
 def _messages(students: list[dict[str, Any]]) -> list[str]:
-    """The most frequent messages, each with its task, its check and the number of students."""
+    """Return a table of the most frequent messages as lines of HTML, each message with its task,
+    its check and the number of students."""
     first = Counter(
         (task["task"], *failed[0])
         for student in students
@@ -78,6 +80,7 @@ def _failed(check: dict[str, Any]) -> bool:
 
 
 def gist(message: str) -> str:
-    """What a message advises, or else its first line, without figures that differ by student."""
+    """Return the advice in a message or, if it contains none, its first line without figures that
+    differ by student."""
     found = [x for x in _ADVICE.findall(message) if not x.startswith("none of")]
     return " ".join((found or [message.partition("\n")[0]])[0].split())

@@ -1,4 +1,4 @@
-"""The report as JSON, as CSV, for Gradescope, and as the table that is printed."""
+"""Writes the report as JSON, as CSV, in Gradescope's format, and as the table that is printed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import Any
 from ...checks.verdicts import FAILED, MISSING, PASSED
 
 PLACES = 4
-"""Points are rounded to this many decimal places."""
+"""The number of decimal places to which points are rounded."""
 _NOTES = 20  # the table lists at most this many notes
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with control characters as escapes such as \\x1b, cut at 4000 characters."""
+    """Return the text with escapes such as \\x1b in place of control characters, cut at 4000
+    characters. The characters in `keep` stay as they are."""
     shown = (c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
     return "".join(shown)[:4000]
 
 
 def as_json(report: dict[str, Any]) -> str:
-    """The whole report."""
+    """Return the whole report as JSON."""
     return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
 
 
 def as_csv(report: dict[str, Any]) -> str:
-    """One row for each student and task. Spreadsheets cannot mistake a cell for a formula.
+    """Return a table as CSV, with one row for each student and task. Spreadsheets cannot mistake a
+    cell for a formula.
 
     Text is quoted, because in some countries a semicolon separates cells.
     """
@@ -47,9 +49,9 @@ def _is_formula(cell: Any) -> bool:
 
 
 def as_gradescope(report: dict[str, Any]) -> str:
-    """The report on one student as an autograder leaves it for Gradescope, which shows the hidden
-    checks when grades are published: https://gradescope-autograders.readthedocs.io/en/latest/specs/
-    """
+    """Return the report on one student in the format that Gradescope reads from an autograder.
+    Gradescope shows the hidden checks when grades are published:
+    https://gradescope-autograders.readthedocs.io/en/latest/specs/"""
     (student,) = report["students"]
     tests = [
         {
@@ -70,7 +72,8 @@ def as_gradescope(report: dict[str, Any]) -> str:
 
 
 def as_table(report: dict[str, Any]) -> str:
-    """One line for each student, and below it one for each incomplete task."""
+    """Return a table as text: one line for each student, and below it one line for each incomplete
+    task."""
     width = max(len(student["student"]) for student in report["students"])
     lines = []
     for student in report["students"]:
@@ -88,7 +91,8 @@ def as_table(report: dict[str, Any]) -> str:
 
 
 def remarks(student: dict[str, Any]) -> list[str]:
-    """What the teacher's file says about a student, one line for each adjustment and comment."""
+    """Return the remarks in the teacher's file about a student, one line for each adjustment and
+    comment."""
     lines = []
     for task in student["tasks"]:
         if task.get("adjustment"):
@@ -99,7 +103,8 @@ def remarks(student: dict[str, Any]) -> list[str]:
 
 
 def check_points(task: dict[str, Any]) -> list[tuple[float, float]]:
-    """For each check of a task, the points earned and the points that could be earned."""
+    """Return two numbers for each check of a task: the points earned, and the points that could be
+    earned."""
     total = sum(check["weight"] for check in task["checks"])
     shares = [task["out_of"] * check["weight"] / (total or 1) for check in task["checks"]]
     return [
@@ -109,8 +114,8 @@ def check_points(task: dict[str, Any]) -> list[tuple[float, float]]:
 
 
 def _not_passed(result: dict[str, Any]) -> str:
-    """The checks that did not pass, by outcome: "wrong: gradients · to do: values"; or the reason
-    that makes all of them fail, such as an import at the top of the file."""
+    """List the checks that did not pass, by outcome: "wrong: gradients · to do: values"; or return
+    the reason that makes all of them fail, such as an import at the top of the file."""
     reasons = {check["message"] for check in result["checks"]}
     if len(reasons) == 1 < len(result["checks"]) and (reason := reasons.pop()):
         return f"{FAILED}: all, {reason.splitlines()[0][:120]}"

@@ -1,4 +1,4 @@
-"""CSV files as spreadsheet programs and course systems write them."""
+"""Reads and writes CSV files in the forms that spreadsheet programs and course systems use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 
 def read(path: Path) -> tuple[list[list[str]], str]:
-    """The rows of a CSV file, and what separates its cells: a comma, a semicolon or a tab.
+    """Return the rows of a CSV file, and the character that separates its cells: a comma, a
+    semicolon or a tab.
 
     Raises OSError if the file cannot be read, ValueError if it is empty, not in UTF-8, or if a
     quotation mark is not closed.
@@ -29,14 +30,14 @@ def read(path: Path) -> tuple[list[list[str]], str]:
 
 
 def text(rows: list[list[str]], delimiter: str) -> str:
-    """The rows as CSV."""
+    """Return the rows as the text of a CSV file."""
     written = io.StringIO()
     csv.writer(written, delimiter=delimiter, lineterminator="\n").writerows(rows)
     return written.getvalue()
 
 
 def number(cell: str) -> float:
-    """The number in a cell, 0 if it is empty; the decimal separator may be a comma.
+    """Return the number in a cell, 0 if the cell is empty; the decimal separator may be a comma.
 
     Raises ValueError for any other text.
     """

@@ -23,7 +23,7 @@ COLUMNS = ["student", "task", "points", "comment"]
 
 
 class Row(NamedTuple):
-    """A row, and where it is, for messages."""
+    """A row of the teacher's file, and the place where it stands, for messages."""
 
     place: str
     student: str
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 def rows(path: Path) -> list[Row]:
-    """The rows of the teacher's file.
+    """Return the rows of the teacher's file.
 
     Raises OSError if it cannot be read, ValueError for other columns or an unusable number.
     """
@@ -80,10 +80,10 @@ def check(found: list[Row], students: Collection[str], tasks: Collection[str]) -
 
 
 def adjusted(report: dict[str, Any], found: list[Row]) -> dict[str, Any]:
-    """The report with the points and comments of these rows.
+    """Return the report with the points and comments of these rows added.
 
-    Adds to each task `adjustment`, the points added, and `comment`; to each student `comments` on
-    no particular task.
+    Each task gets `adjustment`, the points added, and `comment`; each student gets `comments`,
+    those on no particular task.
     """
     students = []
     for student in report["students"]:
