@@ -14,13 +14,14 @@ from .implementations import accelerated
 
 
 def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = None) -> Any:
-    """Drop each entry of x with probability p: `dropout` with a keep that is drawn here or given.
+    """Drop each entry of x with probability p: set it to 0, and multiply the other
+    entries by 1/(1 − p). `dropout` has the formulas.
 
-    p     from 0 to 1; without a keep, 0 returns x itself and draws nothing
+    p     from 0 to 1; if p is 0 and keep is not given, x itself is returned and nothing is drawn
     rng   the generator to draw from. It draws an array of the shape of x on the host, so that a
           seed gives the same result for every library
-    keep  an earlier draw to reuse: boolean, broadcasts to x; rng is then not used. For an array x
-          make one with `backend.bernoulli(rng, x.shape, 1 - p, like=x)`
+    keep  which entries to keep, an earlier draw: boolean, broadcasts to x; rng is then not used.
+          For an array x make one with `backend.bernoulli(rng, x.shape, 1 - p, like=x)`
 
     Raises ValueError for p outside [0, 1] and for p > 0 without rng and keep; TypeError if a keep
     has to be drawn and rng is not a generator, since a seed would drop the same entries in every
@@ -38,7 +39,8 @@ def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = 
 
 
 class Draw(NamedTuple):
-    """Which entries dropout keeps, as a seed: a hash of the seed and of an entry's place decides.
+    """Which entries dropout keeps, stored as a seed: an entry is kept or dropped according to a
+    hash of the seed and of the index of the entry.
 
     A kernel on a GPU computes the hashes where it needs them, and again in the backward pass, so
     that no array of T × S entries is stored.
@@ -54,7 +56,8 @@ class Draw(NamedTuple):
         return round((1 - self.p) * 2**24)
 
     def array(self, shape: tuple[int, ...], *, like: Array) -> Array:
-        """The boolean array (…, T, S), in the library and on the device of like."""
+        """The boolean array of this shape, (…, T, S), True where an entry is kept, in the library
+        and on the device of like."""
         xp = namespace(like)
         *lead, t, s = shape
         count = functools.partial(xp.arange, dtype=xp.uint32, device=like.device)

@@ -88,7 +88,11 @@ def silu(x: Array, times: Array | None = None) -> tuple[Array, Pullback]:
 
 
 def _times(y: Array, pullback: Pullback, times: Array | None) -> tuple[Array, Pullback]:
-    """The value and the pullback of y · times, given those of y, a function of one array."""
+    """Multiply a value y by `times`: return y · times and its pullback, given the pullback of y as
+    a function of one array. If `times` is None, y stays as it is.
+
+    Raises ValueError unless `times` has the shape of y.
+    """
     if times is None:
         return y, lambda dy: (*pullback(dy), None)
     if getattr(times, "shape", None) != y.shape:

@@ -1,7 +1,7 @@
-"""Implementations: other functions that compute the same as an operation, often faster.
+"""A registry of implementations: functions that compute the same as an operation, often faster.
 
-This registry knows none of them in particular. They register themselves: kernels, which belong to a
-higher room, at the first call that would benefit from one.
+The registry itself names no implementation. Each implementation registers itself; kernels, which
+belong to a higher room, do so at the first call that would benefit from one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ them takes longer than many operations on small arrays."""
 
 @extension_point
 def register_kernels() -> None:
-    """Import the kernels, which then register themselves. They are in a higher room, which provides
-    this function; by default there are none."""
+    """Import the kernels, which then register themselves. The kernels are in a higher room, which
+    replaces this function; by default it does nothing, and there are no kernels."""
 
 
 class Candidate(NamedTuple):
@@ -43,7 +43,8 @@ class Candidate(NamedTuple):
 
     obstacle  a function of the arguments and of whether "auto" chooses: the reason why the function
               cannot compute them or should not be chosen, or None
-    native    whether it takes 16-bit floats and draws of dropout as they are, for arrays like this
+    native    a function of an array: whether the function accepts 16-bit floats and a `Draw` of
+              dropout directly, for arrays like this one
     """
 
     function: Callable[..., Any]
@@ -91,7 +92,8 @@ def implementations(operation: str) -> dict[str, Candidate]:
 
 
 def named(operation: str, name: str) -> Candidate | None:
-    """The candidate of this name, None if there is none. Loads the kernels if it is not known."""
+    """The candidate of this name for an operation, or None if there is none. If the name is not
+    known, the kernels are loaded first."""
     return _registered.get(operation, {}).get(name) or implementations(operation).get(name)
 
 
@@ -99,7 +101,9 @@ _load = functools.cache(register_kernels)
 
 
 def kernel(operation: str, size: int, library: str = "numpy") -> Callable[..., Any] | None:
-    """The kernel of an operation; None if there is none or the array is too small."""
+    """The kernel of an operation for arrays of a library, or None: if there is no kernel, if an
+    implementation without kernels is requested, or if "auto" chooses and `size`, the number of
+    entries, is too small."""
     name = requested.get()
     if batch_invariance.get():
         size = ENOUGH  # small arrays, too, are summed in the kernel's order
@@ -119,7 +123,8 @@ def device_kernel(operation: str, x: Any) -> Callable[..., Any] | None:
     """The kernel of an operation for an array on a GPU, or None if there is none.
 
     The array may have any size, since each function of the array library would launch at least one
-    kernel itself. None, too, within `minimha.batch_invariant`, whose promise is only for the CPU.
+    kernel itself. Within `minimha.batch_invariant`, whose promise is only for the CPU, the result
+    is None.
     """
     if library_of(x) != "cupy" or batch_invariance.get():
         return None
@@ -180,7 +185,11 @@ def accelerated(
 
 
 def refuse(why: str, what: str = "the result") -> NoReturn:
-    """Raise the TypeError of an operation that cannot keep the promise of `batch_invariant`."""
+    """Raise the TypeError of an operation that cannot keep the promise of `batch_invariant`.
+
+    why   the reason
+    what  the result that would break the promise
+    """
     raise TypeError(
         f"{what} would not have the same bits alone and in a batch: {why}. Call it before or after "
         "the batch_invariant() block"

@@ -13,7 +13,7 @@ from .implementations import accelerated
 from .quantised import Quantised
 
 _ENOUGH = 2**14
-"""The number of entries of all y, or of all w for few rows, from which a kernel is faster."""
+"""A kernel is faster from this number of entries on, as `_entries` counts them."""
 _BLOCK = 2**20
 """The number of weights that are widened at a time: 4 MB stay in the cache."""
 

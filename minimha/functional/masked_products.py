@@ -26,7 +26,8 @@ def known_finite(x: Array) -> bool:
 
 
 def hide(x: Array, visible: Array | None) -> Array:
-    """x with zeros in the hidden places."""
+    """x with zeros in place of hidden entries, those where the boolean array `visible` is False; x
+    itself if `visible` is None."""
     if visible is None:
         return x
     xp = namespace(x)
@@ -34,8 +35,8 @@ def hide(x: Array, visible: Array | None) -> Array:
 
 
 def ones_where_hidden(x: Any, visible: Array | None) -> Any:
-    """A scale or softcap with 1 in place of hidden entries, if some of its entries are not finite;
-    anything else unchanged. x may be a number, an array or a Tensor."""
+    """A scale or softcap x with 1 in place of hidden entries. x itself is returned if nothing is
+    hidden, and if x is known to be finite. x may be a number, an array or a Tensor."""
     array = array_of(x)
     if visible is None or not backend.is_array(array) or known_finite(array):
         return x
@@ -43,7 +44,8 @@ def ones_where_hidden(x: Any, visible: Array | None) -> Any:
 
 
 def products(a: Array, b: Array, visible: Array | None) -> Array:
-    """a bᵀ, the products of all rows of a and all rows of b; hidden ones are finite.
+    """a bᵀ, the products of all rows of a and all rows of b. The products of hidden pairs are
+    finite.
 
     a (…, H, T, N), b (…, G, S, N), visible broadcasts to the result (…, H, T, S). Head h of
     a is multiplied by head h // (H // G) of b.
@@ -103,15 +105,15 @@ def _folded(x: Array, like: Array) -> Array:
 
 
 def _unfolded(y: Array, shape: tuple[int, ...]) -> Array:
-    """The inverse of `_folded`, for a result of this shape."""
+    """y reshaped to this shape: the inverse of `_folded`."""
     if y.shape == shape:
         return y
     return namespace(y).reshape(y, shape)
 
 
 def _without_hidden_rows(a: Array, b: Array, visible: Array) -> tuple[Array, Array]:
-    """The arguments of `products` with zeros in rows that are hidden from every query, so that no
-    library warns about them."""
+    """a and b, the arguments of `products`, with zeros in the rows of queries that see no key and
+    of keys that no query sees, so that no library warns about NaN or infinity in these rows."""
     xp = namespace(a, b)
     queries = xp.any(visible, axis=-1)  # (…, H, T), those that see a key
     keys = xp.any(_folded(visible, b), axis=-2)  # (…, G, S), those that a query sees
@@ -122,7 +124,8 @@ def _visible_matmul(a: Array, b: Array, visible: Array) -> Array:
     """a b with a (…, I, J), b (…, J, N): rows of b that are not finite affect only the rows of
     a that may see them.
 
-    On a device, a row that sees one becomes NaN, even where the sum would be infinite.
+    On a device, a row of the result that sees such a row of b becomes NaN, even where the sum would
+    be infinite.
     """
     xp = namespace(a, b)
     nonfinite = ~xp.all(xp.isfinite(b), axis=-1)  # (…, J)

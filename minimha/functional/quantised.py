@@ -65,8 +65,8 @@ class Quantised:
         return Quantised(self.values.mT, self.scale.mT)
 
     def rows(self, indices: Array) -> Array:
-        """Rows of a matrix with a scale for each row, in the dtype of the scales: what `embedding`
-        returns for a table that is not quantised."""
+        """The rows with these indices, multiplied by their scales, in the dtype of the scales. The
+        matrix must have one scale for each row."""
         rows = embedding(self.values, indices)  # (…, N)
         scale = embedding(self.scale, indices)  # (…, 1)
         return namespace(scale).astype(rows, scale.dtype) * scale

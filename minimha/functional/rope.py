@@ -170,7 +170,8 @@ def angles(
 
 
 def _check(x: Array, width: int | None) -> int:
-    """The width, by default that of x. Raises unless it and x are what `rope` needs."""
+    """The number of columns to rotate, by default all columns of x. Raises the errors of `rope` for
+    an x or a width that it does not support."""
     if not (backend.is_floating(x) or backend.is_complex(x)):
         raise TypeError("x must be an array of floating-point numbers")
     if x.ndim < 2:
@@ -223,7 +224,8 @@ def _positions(x: Array, offset: int, positions: Any) -> Array:
 
 
 def _match(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
-    """Whether positions of this shape broadcast to the rows (…, T), with as many axes."""
+    """Whether positions of this shape broadcast to the shape `rows`, (…, T), which has as many
+    axes. The last axis must have length T."""
     if shape[-1] != rows[-1]:
         return False
     leading = zip(shape[:-1], rows[:-1], strict=True)

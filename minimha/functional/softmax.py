@@ -90,8 +90,8 @@ def log_sums(
     sink: Array | None = None,
     mask: Array | None = None,
 ) -> Array:
-    """log Σ exp(x) over the last axis, only over entries where the mask is True; −∞ if there are
-    none.
+    """log Σ exp(x) over the last axis, only over entries where the mask is True; −∞ if there are no
+    such entries.
 
     x (…, H, T, S), the result (…, H, T). With a sink, which broadcasts to (…, H), it is
     log(exp(sink) + Σ exp(x)).

@@ -1,4 +1,5 @@
-"""Sums of large arrays, by kernels: what the engine's extension points of these names compute.
+"""Sums of large arrays, computed by kernels. They take the place of the engine's own sums,
+`large_sum` and `device_sum` of its backend, which are extension points.
 
 `add` is the sum of two arrays, for `ops.add` and for the tape, which adds up gradients.
 `device_sum` is the sum over axes of one array on a device, for `ops.sum` and for the gradients of
@@ -16,7 +17,7 @@ from .implementations import accelerated, device_kernel
 
 @accelerated(exact=True)
 def add(a: Array, b: Array) -> Array:
-    """a + b."""
+    """The sum a + b of two arrays, by a kernel if there is one."""
     return a + b
 
 

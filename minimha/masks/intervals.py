@@ -13,7 +13,8 @@ Interval = tuple[Array, Array]
 
 
 def around(seen: Array, s: int) -> tuple[Array, Array, bool]:
-    """The interval from the first True to the last of booleans (…, S), and whether it is whole.
+    """The interval from the first to the last True of the booleans `seen` (…, S), and whether the
+    interval is whole.
 
     A last axis of length 1 stands for all S keys. Where no key is True, the interval is empty.
     """
@@ -53,14 +54,15 @@ def equal(query: Array, key: Array) -> tuple[Array, Array, bool]:
 
 
 def intersection(one: Interval, other: Interval) -> Interval:
-    """The keys in both intervals."""
+    """The intersection of two intervals: the keys that are in both."""
     xp = namespace(one[0])
     start = xp.maximum(one[0], other[0])
     return start, xp.maximum(start, xp.minimum(one[1], other[1]))
 
 
 def union(one: Interval, other: Interval) -> tuple[Array, Array, bool]:
-    """The interval around both, and whether it is whole: with no gap between them."""
+    """The smallest interval that contains two intervals, and whether it is whole: whether there is
+    no gap between the two."""
     xp = namespace(one[0])
     one = _unless_empty(one, other)
     other = _unless_empty(other, one)
@@ -69,7 +71,8 @@ def union(one: Interval, other: Interval) -> tuple[Array, Array, bool]:
 
 
 def _all(x: Array) -> bool:
-    """Whether all of x is known to be True: reading it from a device would make the host wait."""
+    """Whether all entries of x are known to be True. False for an array on a device, since reading
+    it would make the host wait."""
     return on_host(x) and bool(namespace(x).all(x))
 
 

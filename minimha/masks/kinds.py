@@ -103,7 +103,8 @@ def dense(array: Array) -> Mask:
 
 @dataclass(frozen=True, repr=False)
 class Band(Mask):
-    """i + offset − left ≤ j ≤ i + offset + right, without the side that is None."""
+    """Query i sees key j where i + offset − left ≤ j ≤ i + offset + right; None for left or right
+    means no limit on that side."""
 
     name: str  # of the public function, for repr
     left: int | None
@@ -112,7 +113,8 @@ class Band(Mask):
     align: str | None
 
     def _ends(self, scores: Scores) -> tuple[int, int]:
-        """The least and the largest j − i that are seen, from −T to S: beyond, nothing changes."""
+        """The smallest and the largest difference j − i at which query i sees key j, limited to the
+        range from −T to S, outside of which there are no pairs."""
         t = scores.t
         s = scores.s
 
@@ -175,7 +177,8 @@ class Band(Mask):
 
 
 class _First(Mask):
-    """The first n keys of each sequence: its length, at most S, or a prefix."""
+    """Every query sees the first n keys of its sequence: n is the length of the sequence, which is
+    at most S, or the length of a prefix."""
 
     def __init__(self, name: str, n: Array, longest: int) -> None:
         self.name = name
@@ -237,7 +240,7 @@ class _Keys(Mask):
 
 
 class _Documents(Mask):
-    """A query sees the keys that have its own document's id."""
+    """A query sees the keys that belong to the same document: those with the same id."""
 
     def __init__(self, ids: Any, key_ids: Any = None) -> None:
         must = "documents: ids are integers, one per position"
@@ -253,7 +256,7 @@ class _Documents(Mask):
         self.sizes = _sizes(batch, t, _length(self.key_ids))
 
     def _ids(self, scores: Scores) -> tuple[Array, Array]:
-        """The ids of the queries and of the keys that are wanted."""
+        """The ids of the documents of those queries and keys that `scores` asks for."""
         t = scores.t
         s = scores.s
         key = _fitting(self, "the keys' ids", self.key_ids, "(…, S)", scores, s)
@@ -342,7 +345,8 @@ def broadcasts(shape: Sequence[int], scores: Sequence[int]) -> bool:
 
 
 def boolean(array: Any, name: str) -> Array:
-    """An array or Tensor as a boolean array. Raises TypeError for any other."""
+    """The array of a boolean array or Tensor. Raises TypeError, with the name, for anything
+    else."""
     if callable(array):
         raise TypeError(f"{name} is a function: call it, as in masks.causal()")
     array = backend.asarray(array_of(array))
@@ -364,8 +368,12 @@ def _integers(x: Any, must: str, fix: str = "") -> Array:
 def _fitting(
     mask: Mask, name: str, x: Array, meaning: str, scores: Scores, *positions: int
 ) -> Array:
-    """x, if its shape is that of the batch followed by the number of positions. With an offset, x
-    may be longer, and is cut to the positions so far. Raises ValueError for another shape."""
+    """x, if its shape is the batch of the scores, followed by `positions`. With an offset, as in
+    decoding, x may be longer and is cut to the number of positions. Raises ValueError for another
+    shape.
+
+    name, meaning  what the message calls x and its positions
+    """
     # During decoding, an array of the whole sequence may be longer than the keys that there are.
     if scores.offset is not None and positions and x.ndim:
         so_far = min(positions[-1], x.shape[-1])
@@ -384,14 +392,15 @@ def _length(x: Array) -> int:
 
 
 def _sizes(batch: tuple[int, ...], t: int, s: int) -> tuple[int, ...]:
-    """`Mask.sizes` of a mask whose arrays require this batch, T and S, 0 for any. H may be any."""
+    """The `Mask.sizes` of a mask whose arrays require this batch, T and S, where 0 allows any
+    length. Any number of heads is allowed."""
     if not batch:
         return t, s
     return *batch, 0, t, s
 
 
 def _brief(x: Array) -> str:
-    """A few integers in full, other arrays by dtype and shape."""
+    """Describe x in a text: up to 12 integers in full, any other array by its dtype and shape."""
     few = x.ndim <= 1 and sum(x.shape) <= 12
     if few and backend.is_integral(x):
         return str(backend.to_numpy(x).tolist())

@@ -57,20 +57,20 @@ class Scores(NamedTuple):
         return arange(places.start, places.stop, device=self.like.device)
 
     def bring(self, x: Array) -> Array:
-        """x in the library and on the device of the scores."""
+        """Move x to the library and the device of the scores."""
         return backend.mover(self.like)(x)
 
     def over_heads(self, x: Array) -> Array:
-        """(…, n) as (…, 1, n): the same for all heads."""
+        """Reshape x from (…, n) to (…, 1, n), so that it broadcasts over the heads."""
         heads = [1] * (len(self.shape) - 1 - x.ndim)
         return namespace(x).reshape(x, (*x.shape[:-1], *heads, x.shape[-1]))
 
     def over_keys(self, x: Array) -> Array:
-        """(…, T) as (…, 1, T, 1): the same for all heads and keys."""
+        """Reshape x from (…, T) to (…, 1, T, 1), so that it broadcasts over heads and keys."""
         return self.over_heads(x)[..., :, None]
 
     def over_queries(self, x: Array) -> Array:
-        """(…, S) as (…, 1, 1, S): the same for all heads and queries."""
+        """Reshape x from (…, S) to (…, 1, 1, S), so that it broadcasts over heads and queries."""
         return self.over_heads(x)[..., None, :]
 
 
@@ -90,7 +90,8 @@ class KeyIntervals(NamedTuple):
 
 @extension_point
 def picture(mask: Mask) -> str | None:
-    """How a notebook draws a mask, as SVG. Masks themselves cannot draw."""
+    """The picture of a mask for a notebook, as SVG, or None. Another room may provide this
+    function; by default the result is None, since masks themselves cannot draw."""
     return None
 
 
@@ -104,7 +105,7 @@ class Mask:
     """
 
     sizes: tuple[int, ...] = ()
-    """The (…, H, T, S) that the mask's own arrays require, 0 where any size fits."""
+    """The shape (…, H, T, S) that the mask's own arrays require, 0 for an axis of any length."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -181,7 +182,8 @@ class Mask:
     def part(
         self, shape: Sequence[int], queries: slice, keys: slice, heads: slice = slice(None)
     ) -> Mask:
-        """This mask for some queries and keys of a sequence, as a mask for the scores of those.
+        """The part of this mask for some queries and keys of a sequence, as a mask for their
+        scores.
 
         shape          that of the scores of the whole sequence, (…, H, T, S) or (T, S)
         queries, keys  slices of its positions, without a step
@@ -304,7 +306,8 @@ class _Part(Mask):
         return KeyIntervals(self._of_heads(start, 2), self._of_heads(stop, 2), inside)
 
     def _within(self, scores: Scores) -> Scores:
-        """The whole sequence, and which of its queries and keys these scores want."""
+        """The scores of the whole sequence, with the queries and keys that `scores`, those of this
+        part, ask for."""
         if (scores.t, scores.s) != self.sizes[-2:]:
             raise ValueError(
                 f"{self!r} is for scores (T, S) = {self.sizes[-2:]}, not {(scores.t, scores.s)}"
@@ -318,7 +321,10 @@ class _Part(Mask):
         )
 
     def _of_heads(self, x: Array, axis: int) -> Array:
-        """x with the heads of this part alone, on this axis from the end, if they differ."""
+        """x with only the heads of this part, if x has a separate entry for each head.
+
+        axis  the axis of the heads, counted from the end
+        """
         if x.ndim < axis or x.shape[-axis] == 1:
             return x
         return x[(..., self.heads, *(slice(None),) * (axis - 1))]

@@ -59,8 +59,8 @@ def empty_rows(mask: Mask | Array, shape: Sequence[int], *, like: Any = None) ->
 
 
 def typed(mask: Mask | Array, scores: Sequence[int]) -> Mask:
-    """A typed mask as it is, and a bare boolean array as a `dense` mask. Raises ValueError for an
-    array that could be meant as (B, S), and for others that `resolve` names."""
+    """Return a typed mask unchanged, and a bare boolean array as a `dense` mask. Raises ValueError
+    for arrays that could be meant otherwise, such as (B, S), as `resolve` does."""
     if isinstance(mask, Mask):
         return mask
     array = boolean(mask, "mask")

@@ -23,7 +23,7 @@ class Bilinear(Form):
 
     With biases (xW_Q + b_Q)(x'W_K + b_K)ᵀ = x W x'ᵀ + (W_K b_Q) · x' + terms of the query alone,
     which do not affect softmax: b_qk = W_K b_Q stays, b_K drops out. b_qk is factored together
-    with W_i, as another row below it.
+    with W_i, as one more row below W_i.
     """
 
     w_qk: Any  # (H, M, Mk)

@@ -1,4 +1,5 @@
-"""The double form: two products in a row, which do no more than one."""
+"""The double form of the projections: two linear maps one after the other, which together can do
+no more than a single one."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from .stacked import Stacked
 
 @dataclass(eq=False, repr=False)
 class Double(Stacked):
-    """Two matrices in a row for each role: x first_q w_q + b_q. Their product, a single matrix,
-    does the same. At the start first_q, first_k and first_v are identity matrices."""
+    """Two matrices, one after the other, for each of Q, K and V: x first_q w_q + b_q. Their
+    product, a single matrix, does the same. At the start first_q, first_k and first_v are identity
+    matrices."""
 
     first_q: Any  # (M, M)
     first_k: Any  # (Mk, Mk)
@@ -54,6 +56,6 @@ class Double(Stacked):
 
 
 def _identity_before(w: Array) -> Array:
-    """The identity matrix that may precede w (M, N) in a product, (M, M)."""
+    """The identity matrix I (M, M) with I w = w, for w (M, N)."""
     xp = namespace(w)
     return xp.eye(w.shape[0], dtype=w.dtype, device=w.device)

@@ -103,7 +103,8 @@ class Form(Module):
     form              the name in `FORMS`
     rearranges        whether the weights are those of the stacked form in another order, so that
                       gradients can be converted too
-    truncation_error  the part of W that a conversion from the bilinear form cut off, relative to W
+    truncation_error  the norm of what a conversion from the bilinear form cut off from W, relative
+                      to the norm of W
     """
 
     sizes: Sizes
@@ -121,12 +122,12 @@ class Form(Module):
         raise NotImplementedError
 
     def to_stacked(self) -> Any:
-        """These weights in the stacked form."""
+        """Convert these weights to the stacked form."""
         raise NotImplementedError
 
     @classmethod
     def from_stacked(cls, stacked: Any) -> Any:
-        """Stacked weights in this form."""
+        """Convert weights of the stacked form to this form."""
         raise NotImplementedError
 
     def mapped(self, function: Callable[[Any], Any]) -> Self:
@@ -145,11 +146,11 @@ class Form(Module):
         return replace(self, **weights)
 
     def trainable(self) -> Self:
-        """Copies of weights that are arrays, as Tensors that require gradients."""
+        """A copy of this form, whose weights are arrays, with Tensors that require gradients."""
         return self.mapped(lambda x: parameter(backend.copy(x)))
 
     def weights(self) -> list[Any]:
-        """All weights, in a list without lists."""
+        """All weights in one flat list, without those that are None."""
         found: list[Any] = []
         self.mapped(found.append)
         return found
@@ -198,8 +199,8 @@ class Form(Module):
         return new
 
     def ranks(self) -> list[int]:
-        """The rank of W_i = W_i^Q W_i^Kᵀ of each head: the number of its singular values that are
-        larger than rounding errors.
+        """The rank of the product W_i = W_i^Q W_i^Kᵀ for each head: the number of its singular
+        values that are larger than rounding errors.
 
         It is at most D, unless W_i itself is learned, or is so much smaller than its factors that
         the rounding errors of the product count.
@@ -234,14 +235,16 @@ def rounding(sigma: Array, matrices: Array) -> Array:
 
 
 def finite(w: Array) -> Array:
-    """w. Raises ValueError if it holds NaN or infinity and so has no singular values."""
+    """Return w unchanged. Raises ValueError if an entry of w is NaN or infinite, since w then has
+    no singular values."""
     if not is_finite(w):
         raise ValueError("W_i = W_i^Q W_i^Kᵀ holds NaN or infinity: it has no rank and no factors")
     return w
 
 
 def blocks(x: Array | None, count: int) -> list[Array] | None:
-    """The columns of x in count blocks of equal width: those of each head. None for None."""
+    """Cut the columns of x into count blocks of equal width, one for each head. Returns None if x
+    is None."""
     if x is None:
         return None
     width = x.shape[-1] // count

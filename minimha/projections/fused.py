@@ -1,4 +1,4 @@
-"""The fused form: one matmul for all three roles."""
+"""The fused form of the projections: Q, K and V by a single product of matrices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .stacked import Stacked
 
 @dataclass(eq=False, repr=False)
 class Fused(Form):
-    """One matrix, with those of Q, K and V side by side. For self-attention only."""
+    """One matrix w_qkv, in which the matrices of Q, K and V stand side by side. For self-attention
+    only."""
 
     w_qkv: Any  # (M, (H + G)·D + G·Dv)
     b_qkv: Any  # ((H + G)·D + G·Dv,)

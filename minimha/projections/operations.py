@@ -39,7 +39,7 @@ def merge_heads(x: Array) -> Array:
 
 
 def of_roles(x: Array, h: int, g: int, d: int) -> tuple[Array, Array, Array]:
-    """The columns of Q, of K and of V in x (…, (H + G)·D + G·Dv)."""
+    """Cut the columns of x (…, (H + G)·D + G·Dv) into those of Q, of K and of V."""
     end_q = h * d
     end_k = end_q + g * d
     q = x[..., :end_q]  # (…, H·D)
@@ -49,7 +49,7 @@ def of_roles(x: Array, h: int, g: int, d: int) -> tuple[Array, Array, Array]:
 
 
 def _swap(x: Array) -> Array:
-    """(…, A, B, D) -> (…, B, A, D)"""
+    """Swap the third-last and the second-last axis: (…, A, B, D) -> (…, B, A, D)."""
     n = x.ndim
     return namespace(x).permute_dims(x, (*range(n - 3), n - 2, n - 3, n - 1))
 
@@ -120,7 +120,7 @@ def project_self(
 
 
 def _merged_if_given(dheads: Array | None) -> Array | None:
-    """merge_heads; None if no gradient flows back to this role."""
+    """Merge the heads of a gradient, as `merge_heads` does; None stays None: no gradient."""
     if dheads is None:
         return None
     return merge_heads(dheads)
@@ -165,7 +165,7 @@ def project_fused(
 def _side_by_side(dheads: tuple[Array | None, ...], shapes: tuple[Any, ...]) -> Array:
     """The merged dQ, dK and dV as columns of one array, (…, T, (H + G)·D + G·Dv).
 
-    shapes  of the three parts, since the columns of a role without a gradient are zeros
+    shapes  the shapes of Q, K and V. If a gradient is None, its columns are zeros
     """
     like = next(dhead for dhead in dheads if dhead is not None)
     xp = namespace(like)

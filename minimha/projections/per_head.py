@@ -1,4 +1,5 @@
-"""The per-head form: small matrices, one for each head and role, as in the paper's picture."""
+"""The per-head form of the projections: a small matrix of each head for each of Q, K and V, as in
+the paper's picture."""
 
 from __future__ import annotations
 

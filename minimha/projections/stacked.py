@@ -15,7 +15,7 @@ from .operations import project_in, project_self
 
 @dataclass(eq=False, repr=False)
 class Stacked(Form):
-    """One matrix per role, with the heads side by side as blocks of columns."""
+    """One matrix each for Q, K and V, in which the heads are blocks of columns, side by side."""
 
     w_q: Any  # (M, H·D)
     w_k: Any  # (Mk, G·D)

@@ -20,10 +20,11 @@ Axes = Sequence[str] | None
 
 @dataclass(frozen=True)
 class FailedCheck:
-    """A failed check, for whoever explains it.
+    """A failed check, with all that its message and an explanation need.
 
     targets  the checked inputs and parameters by name
-    wrong    the comparison that failed by name; None where the gradient has the wrong shape
+    wrong    for each wrong gradient, by name, the comparison that failed; None where the gradient
+             has the wrong shape
     axes     the names of the axes of inputs and intermediates, as far as they are known
     """
 
@@ -35,7 +36,7 @@ class FailedCheck:
     axes: Mapping[str, Sequence[str]]
 
     def message(self) -> str:
-        """The facts about each wrong gradient."""
+        """The message of the error: which gradients are wrong, and the facts about each of them."""
         lines = [self.headline()]
         for name, comparison in self.wrong.items():
             lines += self.facts(self.targets[name], comparison, self.axes.get(name))
@@ -44,20 +45,21 @@ class FailedCheck:
 
     @property
     def only_at_kinks(self) -> bool:
-        """Whether all that is wrong is at a kink."""
+        """Whether all wrong entries are at kinks."""
         return all(
             found is not None and _only_at_kinks(self.targets[name], found)
             for name, found in self.wrong.items()
         )
 
     def claims(self) -> list[Claim]:
-        """What the gradients claim at kinks along directions, each once."""
+        """The slopes that the gradients wrongly claim along directions at kinks, each claim
+        once."""
         verdicts = (target.kinks for target in self.targets.values())
         claims = (claim for verdict in verdicts if verdict for claim in verdict.claims)
         return list({claim.entries: claim for claim in claims}.values())
 
     def kink(self) -> list[str]:
-        """What is wrong at kinks, in words."""
+        """Lines of the message that say what is wrong at kinks."""
         claims = self.claims()
         lines = [
             "The function, or a step of it, has a kink here (a tie, or a zero). There, a gradient "
@@ -69,7 +71,7 @@ class FailedCheck:
         return [labelled("at a kink", "\n".join(lines))]
 
     def headline(self) -> str:
-        """Which gradients are wrong, and which are right."""
+        """The first line of the message: which gradients are wrong, and which are right."""
         one, fine = len(self.wrong) == 1, [name for name in self.targets if name not in self.wrong]
         line = f"{self.report.name}: the gradient{'' if one else 's'} of {listed([*self.wrong])} "
         line += "is wrong" if one else "are wrong"
@@ -79,8 +81,9 @@ class FailedCheck:
         return textwrap.fill(line, 80)
 
     def facts(self, target: Target, comparison: Comparison | None, axes: Axes) -> list[str]:
-        """Lines about the worst entry of a wrong gradient: yours, the numeric one, their ratio, and
-        so on. The first line names the input, unless the headline does."""
+        """Lines about the worst entry of a wrong gradient: its value in the gradient under check,
+        its numeric value, their ratio, and so on. The first line names the input, unless the
+        headline does."""
         is_named = list(self.wrong) == [target.name]
         heading = [] if is_named else [f"The gradient of {target.name} is wrong:"]
         if comparison is None:
@@ -121,8 +124,8 @@ def _only_at_kinks(target: Target, comparison: Comparison) -> bool:
 
 
 def _where(comparison: Comparison, axes: Axes) -> str:
-    """How many entries are wrong, and whether all of them share a place on an axis; empty if more
-    than half are wrong."""
+    """How many entries are wrong, and the axes on which all of them have one of at most three
+    indices; an empty text if more than half of the entries are wrong."""
     analytic, numeric = comparison.analytic, comparison.numeric
     off = ~(abs(analytic - numeric) <= comparison.allowed * abs(numeric).max())
     if off.mean() > 0.5 or off.size == 1:

@@ -25,14 +25,14 @@ Arrays = dict[int, np.ndarray]  # by the number of the input
 
 
 class CheckedFunction:
-    """The function under check as one of host arrays.
+    """The function under check, as a function of host arrays.
 
-    It is only called with copies, so that the caller's arrays do not change. Parameters come after
-    the inputs and are treated like inputs.
+    The caller's function receives only copies of its arrays, so that they do not change. Parameters
+    come after the inputs and are treated like inputs.
 
     inputs, names  all inputs, then the parameters
-    arity          the number of inputs without parameters
-    arrays         the array of each input; other inputs as they are
+    arity          the number of inputs, parameters not counted
+    arrays         the array of each input; an input that is neither an array nor a Tensor as it is
     checked        the numbers of the inputs whose gradients are checked
     """
 
@@ -85,7 +85,7 @@ class CheckedFunction:
             )
 
     def error(self, message: str) -> GradcheckError:
-        """An error with the name of the function."""
+        """A GradcheckError whose message begins with the name of the function."""
         return GradcheckError(f"{self.name}: {message}")
 
     @cached_property
@@ -95,14 +95,15 @@ class CheckedFunction:
 
     @property
     def constants(self) -> dict[str, np.ndarray]:
-        """The arrays by name whose gradients are not checked, on the host."""
+        """The arrays among the inputs whose gradients are not checked, by name, on the host."""
         named = enumerate(zip(self.names, self.arrays, strict=True))
         others = {name: x for k, (name, x) in named if k not in self.checked}
         return {name: backend.to_numpy(x) for name, x in others.items() if backend.is_array(x)}
 
     @cached_property
     def precision(self) -> str:
-        """That of the numeric side: float64 if f can be evaluated in it, else float32."""
+        """The dtype in which the numeric derivatives are computed: float64 if f can be evaluated in
+        float64, else float32."""
         try:
             outputs = self.evaluate(self.as_dtype("float64"))
         except Exception:  # whatever f raises, it does not take float64
@@ -111,7 +112,7 @@ class CheckedFunction:
 
     @cached_property
     def hosts(self) -> Arrays:
-        """The checked inputs on the host, in the precision of the numeric side."""
+        """The checked inputs on the host, in the dtype of the numeric derivatives."""
         return self.as_dtype(self.precision)
 
     def as_dtype(self, dtype: str) -> Arrays:
@@ -119,27 +120,32 @@ class CheckedFunction:
         return {k: x.astype(dtype) for k, x in self.originals.items()}
 
     def cotangent_names(self, count: int) -> list[str]:
-        """The names of the cotangents. If the pullback of a function of arrays calls them d and a
-        name, such as dy, they are those; otherwise dout, dout2 and so on."""
+        """The names of `count` cotangents for messages. For a function of arrays, they are the
+        names of the arguments of its pullback if these begin with d, such as dy; otherwise dout,
+        dout2 and so on."""
         pullback = None if self.on_tensors else self.call(self.copies(self.originals))[1]
         names = dict(enumerate(n for n in _signature(pullback) if n[:1] == "d" != n))
         return [names.get(k, f"dout{k + 1}" if k else "dout") for k in range(count)]
 
     def evaluate(self, hosts: Arrays, tap: Tap | None = None) -> list[np.ndarray]:
-        """The values of f, on the host, with the checked inputs replaced."""
+        """The values of f, on the host, with these arrays in place of the checked inputs."""
         with no_grad():  # complex values have no place on the tape
             return [backend.to_numpy(y) for y in self.call(self.copies(hosts), tap)[0]]
 
     def intermediates(
         self, hosts: Arrays, replaced: Mapping[str, np.ndarray] | None = None
     ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """The values of f and its intermediates of floats by name, some of them replaced."""
+        """The values of f with these arrays in place of the checked inputs, and the floating-point
+        intermediates by name.
+
+        replaced  values that f uses in place of its own intermediates, by name
+        """
         tap = Tap(replaced)
         values = self.evaluate(hosts, tap)
         return values, {name: x for name, x in tap.hosts.items() if x.dtype.kind == "f"}
 
     def copies(self, hosts: Arrays, requires_grad: bool = False) -> list[Any]:
-        """The inputs, the checked ones made anew from host arrays."""
+        """The list of all inputs, with the checked ones made anew from these host arrays."""
         inputs = list(self.inputs)
         for k, host in hosts.items():
             x = backend.like(host, self.arrays[k])
@@ -186,11 +192,13 @@ class CheckedFunction:
 
 
 class Tap:
-    """The function that receives the intermediates; it may replace them.
+    """The function that f calls with the name and the value of each intermediate. It records them,
+    and returns the value with which f continues.
 
-    replaced  host arrays by name. The second intermediate of a name is "name 2"
-    arrived   the intermediates as they came
-    hosts     the arrays among them on the host, as they were on arrival
+    replaced  host arrays, by name, that take the place of intermediates. If f uses a name twice,
+              the second intermediate is called "name 2"
+    arrived   the recorded intermediates, as they were passed
+    hosts     copies of the arrays among them on the host, made at once, since f may change an array
     """
 
     def __init__(self, replaced: Mapping[str, np.ndarray] | None = None) -> None:
@@ -210,7 +218,7 @@ class Tap:
         return Tensor(other) if isinstance(x, Tensor) else other
 
     def leave_out(self, outputs: tuple[Any, ...]) -> None:
-        """Forget the intermediates that are the result."""
+        """Forget the intermediates that are themselves outputs of f."""
         known = {id(y) for y in outputs}
         for name in [name for name, x in self.arrived.items() if id(x) in known]:
             del self.arrived[name]
@@ -240,7 +248,8 @@ def _signature(f: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def _input_names(signature: Mapping[str, inspect.Parameter], count: int) -> list[str]:
-    """The names of the first parameters of a function, as far as it has any."""
+    """Names for `count` inputs: those of the positional parameters in the signature, in order, and
+    "input k" for the input k where there are no more."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [p.name for p in signature.values() if p.kind in positional]
     return [names[k] if k < len(names) else f"input {k}" for k in range(count)]

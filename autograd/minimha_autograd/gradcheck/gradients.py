@@ -39,8 +39,8 @@ class Gradients:
     call to call, arrays changed in place, and gradients that are of the wrong kind or differ when
     the pullback is called again.
 
-    gradients    by the number of the input, on the host
-    noise        how much each changes when everything is rounded differently
+    gradients    the gradient of each input, by the number of the input, on the host
+    noise        how much each gradient changes when everything is rounded differently
     wrong_shape  the numbers of the inputs whose gradient has another shape
     not_linear   the inputs whose gradient is not linear in the cotangent, and the evidence
     """
@@ -67,18 +67,18 @@ class Gradients:
 
     @property
     def rounding(self) -> float:
-        """About how far L is rounded, on the numeric side."""
+        """Roughly the rounding error of L, in the precision of the numeric derivatives."""
         return float(np.finfo(self.function.precision).eps) * self._size
 
     def for_cotangents(self, cotangents: list[np.ndarray]) -> Gradients:
-        """The same for other cotangents."""
+        """A copy of this object whose gradients belong to other cotangents."""
         other = copy.copy(self)
         other.cotangents = cotangents
         other.gradients, _ = other._pull(other.function.originals, cotangents)
         return other
 
     def of_intermediates(self) -> dict[str, np.ndarray]:
-        """The gradients of intermediates by name, as far as f returns them or the tape has them."""
+        """The gradients of the intermediates by name, where f returns them or the tape has them."""
         return self._pull(self.function.originals, self.cotangents, Tap())[1]
 
     def value(self, hosts: Arrays) -> float:
@@ -92,7 +92,8 @@ class Gradients:
             return float(sum(np.sum(np.multiply(c, y, dtype=np.float64)) for c, y in terms))
 
     def at(self, hosts: Arrays) -> Arrays | None:
-        """The gradients at these inputs, for the same cotangents; None if there are none."""
+        """The gradients of f at these inputs, for the same cotangents; None if f or its pullback
+        cannot compute them there."""
         dtype = next(iter(hosts.values())).dtype
         wrong_shape = set(self.wrong_shape)
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -102,8 +103,8 @@ class Gradients:
         return found or None
 
     def noise_at(self, hosts: Arrays, rng: np.random.Generator) -> dict[int, float]:
-        """The noise of the gradients at these inputs, which are beside a kink: at the kink itself,
-        other rounding may lead to another piece."""
+        """How much rounding changes the gradients at these inputs, which lie close to a kink. At
+        the kink itself, a rounding error may lead to another piece of the function."""
         noise = dict(self._elsewhere_noise)
         hosts = {k: x.astype(self.function.originals[k].dtype) for k, x in hosts.items()}
         base = self.at(hosts)
@@ -121,11 +122,12 @@ class Gradients:
         held: Mapping[str, np.ndarray] | None = None,
         seen: tuple[int | str, np.ndarray] | None = None,
     ) -> Loss:
-        """L = Σ c · f as a function of one input, or of the intermediate of that name.
+        """L = Σ c · f as a function of one input or intermediate.
 
+        at    the number of the input, or the name of the intermediate
         held  intermediates that stay at these values, whatever they are computed from
-        seen  a pair: an intermediate or the number of a result, and its cotangent c. Then L is the
-              sum of c · this value alone
+        seen  if given, L is Σ c · y for a single value y: a pair of the number of a result or the
+              name of an intermediate, which says what y is, and of its cotangent c
         """
         function = self.function
 
@@ -254,8 +256,9 @@ class Gradients:
                 )
 
     def _sorted(self, returned: Any, hosts: Arrays) -> tuple[Arrays, dict[str, np.ndarray]]:
-        """What a pullback returned, on the host: by the number of the input, zeros where nothing
-        arrived, and by the name of the intermediate. Wrong shapes are noted."""
+        """The gradients that a pullback returned, as host arrays in two dictionaries: those of the
+        inputs by number, with zeros where none came, and those of the intermediates by name. Gradients
+        of a wrong shape are noted."""
         function, inner = self.function, {}
         checked, names = function.checked, function.names
         if isinstance(returned, tuple) and returned and isinstance(returned[-1], dict):
@@ -289,7 +292,8 @@ class Gradients:
         return gradients, inner
 
     def _host(self, dx: Any, name: str) -> np.ndarray:
-        """What a pullback returned as the gradient of this, on the host."""
+        """The array on the host that a pullback returned as the gradient of the input or
+        intermediate of this name."""
         if not (backend.is_array(dx) or isinstance(dx, Number)):
             text = f"the gradient of {name} is a {type_name(dx)}: a pullback returns arrays"
             raise self.function.error(text)
@@ -342,7 +346,7 @@ class Gradients:
         return dict(zip(originals, moved, strict=True))
 
     def _nearby(self) -> Arrays:
-        """Inputs that are moved by √eps."""
+        """Copies of the inputs, each entry moved by about √eps of its size."""
         eps = np.finfo(self.cotangents[0].dtype).eps
         return self._perturbed(np.random.default_rng(0), roundings=float(eps**-0.5))
 
@@ -353,17 +357,18 @@ class Gradients:
         return self._pull(self._nearby(), self.cotangents)[0][k]
 
     def _elsewhere(self) -> str:
-        """float32 if the results are float64, and vice versa."""
+        """The name of the other precision: float32 if the results are float64, and vice versa."""
         return "float32" if self.cotangents[0].dtype == np.float64 else "float64"
 
     def _values_elsewhere(self, n: int) -> list[np.ndarray]:
-        """Value n in the other precision, from a few calls."""
+        """The value of f with the number n, computed in the other precision, from each of a few
+        calls."""
         hosts = self.function.as_dtype(self._elsewhere())
         return [self.function.evaluate(hosts)[n] for _ in SAME]
 
     def _gradients_elsewhere(self, k: int, factors: Sequence[int] = SAME) -> list[np.ndarray]:
-        """The gradient of input k in the other precision: for each factor, the gradient for that
-        many times the cotangents, divided by the factor."""
+        """The gradient of input k in the other precision, once for each factor: the cotangents are
+        multiplied by the factor, and the gradient is divided by it."""
         hosts = self.function.as_dtype(self._elsewhere())
         cotangents = [c.astype(self._elsewhere()) for c in self.cotangents]
         return [self._pull(hosts, [n * c for c in cotangents])[0][k] / n for n in factors]

@@ -9,7 +9,7 @@ class Hull:
     """The convex hull of some points.
 
     rows   the points, each once
-    scale  of each coordinate
+    scale  for each coordinate, its largest absolute value in the points: the unit of distances
     """
 
     def __init__(self, points: np.ndarray, tolerance: np.ndarray) -> None:
@@ -24,15 +24,16 @@ class Hull:
             self.add(point)
 
     def add(self, point: np.ndarray) -> None:
-        """Add a point, unless it is there."""
+        """Add a point to the rows, unless one of them equals it up to the tolerance."""
         if not (abs(self.rows - point) <= 3 * self._tolerance).all(axis=1).any():
             self.rows = np.vstack([self.rows, point])
 
     def nearest(self, g: np.ndarray) -> np.ndarray:
         """The point of the hull nearest to g, with each coordinate in units of its scale.
 
-        The weights of the rows are the least squares solution without negative ones, by an active
-        set. Source: Lawson and Hanson, "Solving least squares problems" (1974), chapter 23.
+        The point is a weighted mean of the rows. Its weights are a least squares solution in which
+        no weight may be negative, found by the active set method. Source: Lawson and Hanson,
+        "Solving least squares problems" (1974), chapter 23.
         """
         rows = (self.rows - g) / self.scale
         # The weights sum to one in a row of its own. For the point nearest to 0 it may weigh

@@ -8,7 +8,7 @@ the function consists of pieces, each with one gradient G along all rays that le
 A gradient is right if it is a weighted mean of these: if it lies in their convex hull, which is
 Clarke's generalised gradient. So at 0 each number from 0 to 1 is right for relu, and for the
 maximum of three equal entries (1, 0, 0) and (⅓, ⅓, ⅓) are right, but not (1, 1, 1): if the three
-move together, the slope is 1. An entry at a time, nothing is wrong with it.
+move together, the slope is 1. If only one entry moves at a time, this mistake does not show.
 
 The pieces are found along random rays, whose points break every tie. Entries whose pieces do not
 depend on one another are judged apart. A gradient outside the hull of the pieces seen so far
@@ -39,10 +39,12 @@ __tracebackhide__ = True
 
 
 class Claim(NamedTuple):
-    """What a gradient claims at a kink along a direction, and what the function does nearby.
+    """The slope along a direction that a gradient claims at a kink, and the slopes that the
+    function has nearby.
 
-    entries    the input, the place and the share of each entry that moves
-    low, high  the range of the slopes nearby
+    entries    for each entry that moves along the direction: the input, the index of the entry, and
+               how far it moves relative to the others
+    low, high  the smallest and the largest slope nearby
     claimed    the slope that the gradient claims
     """
 
@@ -52,7 +54,7 @@ class Claim(NamedTuple):
     claimed: float
 
     def text(self) -> str:
-        """The claim in words."""
+        """A sentence that states the claim, for the message of the error."""
         moves = [f"{name}{list(at) if at else ''}" for name, at, _ in self.entries]
         if len(moves) > 6:
             moves = [*moves[:5], f"{len(moves) - 5} more entries"]
@@ -91,7 +93,7 @@ class Verdict:
     tolerance  what rounding may add to an entry
     noise      what rounding may add where there is no kink
     undecided  the number of entries for which nothing was decided
-    claims     what is wrong: one claim for each direction
+    claims     the wrong claims of the gradient: one for each direction in which it is wrong
     """
 
     at: np.ndarray
@@ -103,7 +105,8 @@ class Verdict:
 
     @property
     def note(self) -> str:
-        """The verdict as a report notes it."""
+        """A short note for the report: how many entries are at a kink, and how many were not
+        decided."""
         count, size = int(self.at.sum()), self.at.size
         note = f"kink at {count} of {size} entr{'y' if size == 1 else 'ies'}"
         if self.undecided:
@@ -142,7 +145,7 @@ class Kinks:
 
     @property
     def found(self) -> bool:
-        """Whether there is an entry at a kink."""
+        """Whether any entry of the checked inputs is at a kink."""
         return any(verdict.at.any() for verdict in (self._settled or {}).values())
 
     def _varies(self, mask: np.ndarray) -> bool:
@@ -226,7 +229,8 @@ class Kinks:
         return nearby is None or not (abs(nearby - self._nearby.gradient) > close).any()
 
     def _verdicts(self, pieces: Pieces) -> dict[str, Verdict] | None:
-        """The verdicts by input; None if differences contradict a finding."""
+        """The verdict on each input by name, from the pieces found; None if finite differences
+        contradict one of them."""
         if len(pieces.rays) < 8:
             return {}
         at, fitting = pieces.at, self._nearby.gradient.copy()
