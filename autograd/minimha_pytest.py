@@ -71,7 +71,8 @@ def pytest_configure(config: pytest.Config) -> None:
     class Libraries:
         @pytest.fixture(params=list(dict.fromkeys(names)))
         def xp(self, request: pytest.FixtureRequest) -> Any:
-            """The array-API namespace of a library, each of those in --array-backend in turn."""
+            """The array-API namespace of a library. A test runs once for each library in
+            --array-backend."""
             from minimha_autograd import backend  # only tests that ask for xp load it
 
             try:
@@ -176,12 +177,14 @@ def _call_at_return(test: Callable[..., Any], check: Callable[[], None]) -> None
 
 
 CHECKS = pytest.StashKey[list[dict[str, Any]]]()
-"""What the checker has logged since the last report."""
+"""The key in the stash of the configuration for the checks that were logged since the last
+report."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
-    """Listen to the checker while tests run, and keep its records out of everyone's logs."""
+    """Receive the log records of the checker while tests run, and keep them out of all other
+    logs."""
     logger, checks = logging.getLogger("minimha.gradcheck"), session.config.stash[CHECKS]
 
     def listen(record: logging.LogRecord) -> bool:
@@ -237,8 +240,8 @@ class Summary:
             self.checks.append(check | {"verdict": verdict, "test": report.nodeid})
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
-        """Print the checks; with -q one line, with -qq or --no-summary none. Before them, print why
-        an array library was skipped."""
+        """Print why array libraries were skipped, then the table of checks: only one line with -q,
+        nothing with -qq or --no-summary."""
         skipped = {report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())}
         for reason in sorted(text for text in skipped if "the array library" in text):
             terminalreporter.write_line(reason)

@@ -207,12 +207,13 @@ def place(x: Array) -> tuple[type, Any]:
 
 
 def kind(x: Array) -> tuple[Any, ...]:
-    """The properties that an array shares with its gradient."""
+    """What an array and its gradient must have in common: library, device, shape and dtype."""
     return *place(x), tuple(x.shape), x.dtype
 
 
 def described(x: Any) -> str:
-    """An argument by type, shape, dtype and device, or by its value."""
+    """Describe an argument in a message: an array by its type, shape, dtype and device, a number or
+    text by its value, anything else by its type."""
     if is_array(x):
         library, _, _ = type(x).__module__.partition(".")
         text = f"{library}.{type(x).__name__} {tuple(x.shape)} of {x.dtype}"
@@ -306,7 +307,7 @@ def copy(x: Array) -> Array:
 
 
 def clip(x: Array, low: Any = None, high: Any = None) -> Array:
-    """x limited to low ≤ x ≤ high."""
+    """x with entries below low replaced by low, and entries above high replaced by high."""
     if on_cupy(x):
         return x.clip(low, high)  # array-api-compat's clip would make the host wait for the GPU
     return namespace(x).clip(x, low, high)
@@ -378,8 +379,9 @@ def on_host(x: Array) -> bool:
 
 
 def sample(x: Array, whole: bool) -> bytes:
-    """All entries of x up to 1 KiB or if `whole`, else 16 of them; none of an array on a device,
-    unless whole."""
+    """The bytes of some entries of x, to notice whether x has changed: of all entries if x has up
+    to 1 KiB or if `whole` is true, else of 16 entries. Of an array on a device, none are read
+    unless `whole` is true."""
     if not isinstance(x, np.ndarray):
         if not (whole or on_host(x)):
             return b""
@@ -391,14 +393,16 @@ def sample(x: Array, whole: bool) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _sample_places(size: int) -> np.ndarray:
-    """One random place in each 16th part: a regular step could miss whole columns."""
+    """16 random indices, one in each sixteenth of an array of this size: indices at regular
+    distances could miss whole columns."""
     within = np.random.default_rng(size).random(16)  # the same for every array of this size
     places = (np.arange(16) + within) * size / 16
     return places.astype(np.intp)
 
 
 def like(host: np.ndarray, x: Array) -> Array:
-    """A copy of the host's array in the library and on the device of x, with its own dtype."""
+    """A copy of an array of the host in the library and on the device of x. The dtype does not
+    change."""
     return move(host, namespace(x), x.device)
 
 
@@ -430,7 +434,8 @@ def to_device(x: Array, device: Any) -> Array:
 
 
 def _names(device: Any) -> set[str]:
-    """The names of a device: cuda:0 is also cuda, array-api-strict's CPU_DEVICE is cpu."""
+    """The names by which a device may be called: cuda:0 is also cuda, array-api-strict's CPU_DEVICE
+    is cpu."""
     cupy = f"cuda:{device.id}" if hasattr(device, "id") else str(device)
     name = getattr(device, "_device", cupy)
     return {str(device), name, name.partition(":")[0], name.removesuffix("_DEVICE").lower()}
@@ -445,7 +450,8 @@ def mover(x: Array) -> Callable[[Array], Array]:
 
 
 def pick(x: Array, key: tuple[Any, ...]) -> Array:
-    """x[key] with the meaning it has in NumPy, on every library."""
+    """The entries x[key], for an array of any library, where key has the meaning it has in
+    NumPy."""
     xp = namespace(x)
     if indexes_as_numpy(xp):
         return x[key]
@@ -479,7 +485,8 @@ def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Arra
 
 
 def indexes_as_numpy(xp: Any) -> bool:
-    """Whether keys mean the same as in NumPy: true of CuPy, but not of torch or the standard."""
+    """Whether x[key] has the same meaning in this library as in NumPy. True for CuPy, but not for
+    torch or the array-API standard."""
     return hasattr(xp, "add") and hasattr(xp.add, "at")
 
 
@@ -490,7 +497,8 @@ def indexes_on_device(x: Array) -> bool:
 
 
 def _places(shape: tuple[int, ...], key: tuple[Any, ...]) -> np.ndarray:
-    """The places of the entries x[key] in row-major order, on the host."""
+    """The indices of the entries x[key] in the flattened array, in row-major order, on the host,
+    for an array x of this shape."""
     on_host = tuple(to_numpy(k) if is_array(k) else k for k in key)
     return np.arange(math.prod(shape)).reshape(shape)[on_host]
 
@@ -498,7 +506,8 @@ def _places(shape: tuple[int, ...], key: tuple[Any, ...]) -> np.ndarray:
 def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
     """Sum dx over the axes along which broadcasting repeated an array of this shape.
 
-    Broadcasting copies an entry to many places; its gradient is the sum over these places.
+    Broadcasting copies an entry to many places. The gradient of the entry is the sum over these
+    places.
     Raises ValueError for a dx whose shape no broadcasting of such an array can give.
     """
     if dx.shape == shape:
@@ -555,7 +564,8 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 
 def einsum(subscripts: str, *operands: Array) -> Array:
-    """The library's own einsum, which the standard lacks; by NumPy on the host if it has none."""
+    """Einstein summation, which the standard lacks, by the einsum of the library of the arrays, or
+    by NumPy on the host if the library has none."""
     xp = namespace(*operands)
     if hasattr(xp, "einsum"):
         settings = {}
@@ -567,7 +577,7 @@ def einsum(subscripts: str, *operands: Array) -> Array:
 
 
 def generator(rng: Rng) -> np.random.Generator:
-    """The generator itself, or a new one from a seed."""
+    """The generator rng itself, or a new generator if rng is a seed."""
     if rng is EMPTY:
         return rng
     return np.random.default_rng(setting(rng))
@@ -579,13 +589,13 @@ def is_generator(rng: object) -> bool:
 
 
 EMPTY: Any = object()
-"""In place of a generator, for weights that are set later: `normal` draws nothing, and does not
-touch the memory."""
+"""Given in place of a generator for weights that are set later: `normal` then draws nothing and
+leaves the memory uninitialised."""
 
 
 def normal(rng: Rng, shape: tuple[int, ...], *, std: float, dtype: str) -> Array:
-    """Normal numbers with mean 0, drawn on the host: a seed gives the same ones on every
-    library."""
+    """An array of normal numbers with mean 0, drawn on the host, so that a seed gives the same
+    numbers for every library."""
     shape = tuple(map(index, shape))
     if rng is EMPTY:
         return np.empty(shape, dtype)
@@ -596,7 +606,7 @@ def normal(rng: Rng, shape: tuple[int, ...], *, std: float, dtype: str) -> Array
 def bernoulli(rng: Rng, shape: tuple[int, ...], p: float, *, like: Array) -> Array:
     """A boolean array, True with probability p, in the library and on the device of like.
 
-    Drawn on the host: a seed gives the same array on every library.
+    It is drawn on the host, so that a seed gives the same array for every library.
     """
     return move(generator(rng).random(shape) < p, namespace(like), like.device)
 

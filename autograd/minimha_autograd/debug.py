@@ -1,4 +1,5 @@
-"""Inside `detect_anomaly`: where did a NaN or an infinity come from?"""
+"""Checks of values and gradients inside `detect_anomaly`: where did a NaN or an infinity come
+from?"""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _HERE = os.path.dirname(__file__) + os.sep
 
 
 def calling_lines() -> str:
-    """The lines outside the engine that led here, the innermost last, at most eight."""
+    """The lines of code outside the engine from which this function was called, the innermost last,
+    at most eight."""
     import traceback
 
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(_HERE)]
@@ -44,7 +46,8 @@ def check_gradient(gradient: Any, where: str, lines: str) -> None:
 
 
 def _first_not_finite(x: Any) -> tuple[str, str]:
-    """A NaN or else an infinity in x, and the place of the first one."""
+    """What x contains, a NaN or else an infinity, in words, and the place of the first such entry.
+    Both texts are empty if x is finite."""
     if isinstance(x, float):
         return "NaN" if math.isnan(x) else "infinity" if math.isinf(x) else "", ""
     if backend.is_floating(x) or backend.is_complex(x):

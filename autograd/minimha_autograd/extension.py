@@ -12,8 +12,8 @@ imported at the first call, so a room that a program never needs costs it no tim
 
     providers["engine.check:explain"] = "package.diagnosis:explain"
 
-`ExtensionPoint` alone makes a point without such a list, which an object may have, too. Another
-function takes over for good or for a block:
+`ExtensionPoint(default)` makes an extension point that is in no such list and may be an attribute
+of an object. Another function can replace the default for good or within a block:
 
     layer.combine = ExtensionPoint(linear)
 
@@ -56,7 +56,7 @@ class ExtensionPoint:
         return self.function(*args, **kwargs)
 
     def provide(self, function: Callable[..., Any]) -> None:
-        """From now on, call this function in place of the default."""
+        """Replace the function that is called, for good, by this function."""
         with _CHANGING:
             self._functions[0] = function
             self.function = self._functions[-1]
@@ -83,7 +83,8 @@ def extension_point(default: Callable[..., Any]) -> ExtensionPoint:
     point = ExtensionPoint(default)
 
     def first_call(*args: Any, **kwargs: Any) -> Any:
-        """Import the function that is provided, and call it from now on."""
+        """Import the function that `providers` names for this point, replace the default by it, and
+        call it. If `providers` names none, call the default."""
         path = providers.get(f"{default.__module__}:{default.__qualname__}")
         if path is None:
             return default(*args, **kwargs)

@@ -72,7 +72,7 @@ def in_float32(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Callabl
 
 
 def of_wide(pullback: Callable[..., Any]) -> Callable[..., Any]:
-    """The same pullback, which receives 16-bit cotangents as float32."""
+    """A function that converts 16-bit cotangents to float32 and passes them to the pullback."""
     return lambda *dys: pullback(*map(widened, dys))
 
 
@@ -143,7 +143,7 @@ def in_bfloat16(x: Any) -> Any:
 
 
 def unchanged(x: Any) -> Any:
-    """x itself."""
+    """Return x unchanged."""
     return x
 
 

@@ -34,7 +34,8 @@ modes: ContextVar[Modes] = ContextVar("modes", default=_NOTHING_OPEN)
 
 
 class _Counted(ContextDecorator):
-    """A block that is counted in the field of `Modes` with its name."""
+    """The base of the blocks: a context manager and decorator. Open blocks of a class are counted
+    in the field of `Modes` that has the name of the class."""
 
     def __enter__(self) -> None:
         self._add(1)
@@ -72,8 +73,9 @@ class detect_anomaly(_Counted):  # noqa: N801
 
 @contextmanager
 def watch(function: Callable[[str, Any], Any]) -> Iterator[None]:
-    """Inside, function(name of the operation, value) is called with every Tensor that an operation
-    makes, and its result replaces the Tensor. Gradient checks locate mistakes with it."""
+    """Within the block, function(name of the operation, value) is called with every Tensor that an
+    operation makes, and the result of the function replaces the Tensor. Gradient checks locate
+    mistakes with it."""
     modes.set(modes.get()._replace(watchers=(*modes.get().watchers, function)))
     try:
         yield

@@ -1,4 +1,4 @@
-"""What an operation says about arguments and values that it refuses."""
+"""Checks of the arguments and values of operations, and the errors that operations raise."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ __tracebackhide__ = True  # pytest shows the user's lines
 def check(
     f: Any, inputs: tuple[Any, ...], names: Any, axes: Any, rng: Any, method: str, parameters: Any
 ) -> Report:
-    """What `gradcheck` does, with its arguments."""
+    """Check the gradient of f at the inputs, log the result, and return the report. The arguments
+    and errors are those of `gradcheck`."""
     if method not in METHODS:
         raise ValueError(f"method {method!r} is not one of {', '.join(METHODS)}")
     function = CheckedFunction(f, inputs, names, parameters)
@@ -57,7 +58,8 @@ def _compare_all(
     rows: list[Row],
     rng: np.random.Generator,
 ) -> Report:
-    """The report; its rows are appended to the list one by one. Raises GradcheckError."""
+    """Compare all gradients with numeric derivatives and return the report. Its rows are appended
+    to the list one by one. Raises GradcheckError if a gradient is wrong."""
     function, targets = gradients.function, {}
     for k in function.checked:
         name, numbers = function.names[k], (gradients.rounding, gradients.noise[k])
@@ -106,8 +108,9 @@ def _compare_all(
 def _with_other_cotangents(
     gradients: Gradients, targets: Mapping[str, Target], rng: np.random.Generator
 ) -> dict[str, tuple[Target, Comparison]]:
-    """The gradients that were right at kinks but are wrong there for another cotangent: with a
-    single cotangent, a wrong gradient may fit by chance."""
+    """Check the gradients at kinks once more, for other cotangents: with a single cotangent, a
+    wrong gradient may fit by chance. Returns the inputs whose gradients are then wrong, by name,
+    with the comparisons that failed."""
     for positive in (True, False):
         drawn = [rng.standard_normal(c.shape).astype(c.dtype) for c in gradients.cotangents]
         other = gradients.for_cotangents([abs(c) if positive else c for c in drawn])
@@ -158,7 +161,8 @@ def _badness(row: Row) -> float:
 
 
 def _few_enough(targets: Mapping[str, Target]) -> set[str]:
-    """The smallest arrays, with up to Target.MANY entries in total; fewer if all are large.
+    """The names of the arrays that are checked entry by entry: the smallest, with up to Target.MANY
+    entries in total; fewer if all are large.
 
     Each entry takes several evaluations of f, which take longer for larger arrays.
     """
@@ -172,7 +176,8 @@ def _few_enough(targets: Mapping[str, Target]) -> set[str]:
 
 
 def _labels(axes: Any, function: CheckedFunction) -> dict[str, Sequence[str]]:
-    """The names of the axes of inputs and intermediates, as far as they are known."""
+    """The names of the axes of inputs and intermediates by name, from the argument `axes` of
+    `gradcheck`. Inputs whose axes it does not name are left out."""
     if not isinstance(axes, Mapping):
         each = [axes] if isinstance(axes, str) else axes or [None] * function.arity
         if len(each) != function.arity:

@@ -257,8 +257,8 @@ class Gradients:
 
     def _sorted(self, returned: Any, hosts: Arrays) -> tuple[Arrays, dict[str, np.ndarray]]:
         """The gradients that a pullback returned, as host arrays in two dictionaries: those of the
-        inputs by number, with zeros where none came, and those of the intermediates by name. Gradients
-        of a wrong shape are noted."""
+        inputs by number, with zeros where none came, and those of the intermediates by name.
+        Gradients of a wrong shape are noted."""
         function, inner = self.function, {}
         checked, names = function.checked, function.names
         if isinstance(returned, tuple) and returned and isinstance(returned[-1], dict):

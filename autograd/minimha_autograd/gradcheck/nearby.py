@@ -14,7 +14,7 @@ __tracebackhide__ = True
 
 
 class Checked(Protocol):
-    """An input whose gradient is under check, as in compare.py."""
+    """What this file needs to know about an input whose gradient is under check: see `Target`."""
 
     @property
     def x(self) -> np.ndarray: ...
@@ -26,13 +26,14 @@ class Checked(Protocol):
 
 
 class Radii(NamedTuple):
-    """Distances from x, in units of the scale of each entry, and relative tolerances.
+    """How far from the input x to look for kinks, in units of the scale of each entry, and relative
+    tolerances.
 
     far, near  two distances: a kink at x looks the same at both, a kink beside x does not
-    step       of central differences at distance far
+    step       the step of central differences at distance far
     sharp      the error of a limit of gradients, relative to the largest entry
-    bound      the same for the gradient under check
-    checked    the error allowed in a slope by central differences
+    bound      the error allowed in the gradient under check, relative to the largest entry
+    checked    the relative error allowed in a slope by central differences
     """
 
     far: float
@@ -44,7 +45,8 @@ class Radii(NamedTuple):
 
 
 def ahead(ray: np.ndarray, entry: int, side: float) -> np.ndarray:
-    """The ray with this entry far in front of all others, or far behind them if side is −1."""
+    """A copy of the ray, a direction, on which this entry is by far the largest of all, or by far
+    the smallest if side is −1."""
     moved = ray.copy()
     moved[entry] = side * 4 * np.linalg.norm(ray)
     return moved
@@ -69,13 +71,13 @@ class Nearby:
     """L and the gradient under check at points near the checked inputs, which form one vector.
 
     x          the entries of all inputs
-    gradient   the one under check
+    gradient   the gradient under check
     unit       by how much each entry moves, at distance 1
-    input_of   the number of the input of each entry
+    input_of   for each entry, the number of the input to which it belongs
     inputs     the number of inputs
-    rounding   about how far L is rounded
+    rounding   roughly the rounding error of L
     pulled     distances and tolerances for gradients by the pullback
-    measured   the same for gradients by differences
+    measured   distances and tolerances for gradients by differences
     """
 
     def __init__(self, gradients: Gradients, targets: Mapping[str, Checked]) -> None:
@@ -124,7 +126,8 @@ class Nearby:
         return (self.x + radius * self.unit * u).astype(self.x.dtype)
 
     def slope(self, x: np.ndarray, d: np.ndarray, h: float) -> float:
-        """The slope of L along d, in units of each entry, by a central difference."""
+        """The slope of L at x along the direction d, in which each entry is measured in its unit,
+        by a central difference with step h."""
         step = h * self.unit * d
         up, down = (x + step).astype(x.dtype), (x - step).astype(x.dtype)
         return (self._loss(up) - self._loss(down)) / (2 * h)
@@ -134,8 +137,9 @@ class Nearby:
 
     @cached_property
     def noises(self) -> dict[str, float]:
-        """The noise of each gradient: the smallest at a few points beside the kink, since at some
-        of these points a change of rounding leads to another piece."""
+        """The noise of each gradient, by the name of the input. It is measured at a few points
+        beside the kink; the smallest value counts, since at some points a change of rounding leads
+        to another piece."""
         noises = []
         for _ in range(5):
             parts = self.parted(self.point(self.ray(), self.pulled.far))
@@ -146,7 +150,8 @@ class Nearby:
 
     @cached_property
     def noise(self) -> np.ndarray:
-        """The noise of each entry: that of its input."""
+        """The noise of the gradient for each entry, which is the noise of the input it belongs
+        to."""
         shapes = self.shapes.items()
         return self.joined({n: np.full(shape, self.noises[n]) for n, shape in shapes})
 

@@ -16,7 +16,8 @@ __tracebackhide__ = True
 
 @contextmanager
 def replaced(parameters: Sequence[Tensor], by: Sequence[Tensor]) -> Iterator[None]:
-    """Inside, parameters have the data of other Tensors, and their places on the tape."""
+    """Within the `with` block, the parameters have the data of the Tensors `by`, and the tape
+    treats them as these Tensors."""
     before = [(p._data, p._edge) for p in parameters]
     try:
         for p, x in zip(parameters, by, strict=True):

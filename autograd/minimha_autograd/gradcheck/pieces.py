@@ -1,4 +1,5 @@
-"""The pieces of a function around a kink, and which gradients are weighted means of theirs."""
+"""The pieces of a function around a kink, and whether a gradient is a weighted mean of the
+gradients of these pieces."""
 
 from __future__ import annotations
 
@@ -17,10 +18,12 @@ MANY = 200
 """If more entries than this may depend on one another, they all form one block."""
 
 LOOKS = 400
-"""How many entries are moved in front of all others and behind them, to find their pieces."""
+"""How many entries are moved, one at a time, far above and far below all others, to find their
+pieces."""
 
 HIDDEN = 40
-"""How many of the entries that never varied change places with one that did."""
+"""How many entries whose gradients never varied change places with an entry whose gradient did,
+in the search for more pieces."""
 
 FEW = 8
 """The size of a block up to which a search for its pieces is trusted."""
@@ -49,15 +52,15 @@ class Decision:
 
 
 class Pieces:
-    """The gradients of the pieces around x.
+    """The gradients of the pieces of L around the inputs x, found along rays: directions from x.
 
     entries    those whose gradient is measured by differences; None if the pullback computes the
                gradients of all entries
-    asked      the entries whose gradient is not the numeric one
+    asked      the entries whose gradient under check differs from the numeric one
     rays       random directions and their opposites, and two that move later entries farther
     limits     the gradient along each ray, close to x
-    tolerance  how exactly each entry is known
-    varying    the entries that differ between pieces
+    tolerance  the error allowed in each entry of a gradient
+    varying    the entries whose gradients differ between pieces
     unseen     entries whose pieces were not looked for, because there were too many
     """
 
@@ -96,8 +99,8 @@ class Pieces:
         """Look for pieces that the first rays may have missed: along these rays, only a few of many
         tied entries were the largest or the median.
 
-        Each entry whose gradient does not fit the pieces seen so far moves far in front of all
-        others, and far behind them. Such entries, and a few that never varied, also change places
+        Each entry whose gradient does not fit the pieces seen so far moves far above all others,
+        and far below them. Such entries, and a few that never varied, also change places
         with an entry that did vary.
         """
         nearby = self._nearby
@@ -116,7 +119,8 @@ class Pieces:
         del self._largest, self.tolerance, self._sharp, self.varying
 
     def _exchanged(self, i: int, seen: np.ndarray) -> np.ndarray:
-        """A ray on which entry i changes places with the one whose gradient is most unusual."""
+        """A copy of a random ray on which entry i changes places with the entry whose gradient on
+        this ray is most unusual: farthest from its median over all rays."""
         k = int(self._rng.integers(len(seen)))
         j = int(abs(seen[k] - np.median(seen, axis=0)).argmax())
         ray = self.rays[k].copy()
@@ -154,8 +158,8 @@ class Pieces:
         return found
 
     def confirmed(self, direction: np.ndarray | None = None) -> bool:
-        """Whether differences confirm these gradients at points nearby, along random directions or
-        along this one."""
+        """Whether finite differences at points nearby confirm the gradients of the pieces, along
+        random directions or along the one given."""
         nearby = self._nearby
         if len(self.rays) < 8:
             return False
@@ -189,7 +193,8 @@ class Pieces:
 
     @cached_property
     def _largest(self) -> np.ndarray:
-        """For each entry, the size of the largest entry of its input."""
+        """For each entry, the largest absolute value in the gradients of the input it belongs
+        to."""
         sizes = {
             name: np.full(part.shape[1:], abs(part).max(initial=0.0))
             for name, part in self._parts(np.array(self.limits)).items()
@@ -215,13 +220,15 @@ class Pieces:
 
     @cached_property
     def varying(self) -> np.ndarray:
-        """Which entries differ between pieces, by more than rounding."""
+        """A boolean array: the entries whose gradients differ between pieces by more than
+        rounding."""
         return np.asarray(np.ptp(np.array(self.limits), axis=0) > self._sharp)
 
     @cached_property
     def at(self) -> np.ndarray:
-        """The entries at a kink of L or of one of its steps: those that differ between pieces, and
-        those whose gradient here is unlike that at every point nearby."""
+        """A boolean array: the entries at a kink of L or of one of its steps. Either their
+        gradients differ between pieces, or their gradient here differs from the gradient at points
+        nearby, or there were too many to look for their pieces."""
         if self._entries is not None:  # the others were not measured
             return self.varying
         other = ~(abs(self._nearby.gradient - self.limits[0]) <= self.tolerance)
@@ -230,8 +237,8 @@ class Pieces:
     def blocks(self) -> list[np.ndarray]:
         """The entries at kinks, in groups of entries whose pieces depend on one another.
 
-        If an entry moves far in front of or behind all others and the gradient of another one
-        changes, then the two belong together.
+        If an entry moves far above or below all others and the gradient of another entry changes,
+        then the two belong together.
         """
         at = np.flatnonzero(self.at)
         group = {int(i): int(i) for i in at}
@@ -261,8 +268,9 @@ class Pieces:
         return [at[roots == r] for r in np.unique(roots)]
 
     def _not_alone(self, at: np.ndarray) -> np.ndarray:
-        """The entries whose gradients may depend on how others move. The gradient of an independent
-        entry has one value along all rays that increase it, and one along all that decrease it."""
+        """Those of the entries `at` whose gradients may depend on how other entries move. The
+        gradient of an independent entry has one value along all rays that increase the entry, and
+        one along all rays that decrease it."""
         if len(at) <= 16:
             return at
         limits = np.array(self.limits)
@@ -278,7 +286,8 @@ class Pieces:
     # One block
 
     def decide(self, block: np.ndarray, g: np.ndarray) -> Decision:
-        """Whether the gradient g of a block lies in the hull of its pieces."""
+        """Decide whether the gradient g of a block of entries is right: whether it lies in the
+        convex hull of the gradients of the pieces."""
         pieces = Hull(np.array(self.limits)[:, block], self.tolerance[block])
         if len(block) == 1 and pieces.rows.min() <= g[0] <= pieces.rows.max():
             return Decision()
@@ -311,8 +320,8 @@ class Pieces:
         """A piece whose slope along d is larger than that of all known pieces, or None; and, if
         None, whether several searches ended at the same largest slope.
 
-        It starts along d and the opposite ray, and from the pieces with the largest slopes, and
-        climbs by changing one or two entries of the ray at a time.
+        The search starts along d and the opposite ray, and from the pieces with the largest slopes.
+        It climbs by changing one or two entries of the ray at a time.
         """
         slopes = pieces.rows @ d
         known = float(slopes.max())

@@ -22,7 +22,8 @@ _LOOKS = {  # told apart in grey by their dashes, and by the colour-blind
 
 
 def curves(name: str, targets: Sequence[Target]) -> Figure:
-    """A panel for each target; see `Report.plot`."""
+    """A figure with a panel for each target: the errors of its gradient over the size of the step.
+    See `Report.plot`."""
     from matplotlib.figure import Figure
 
     if not targets:

@@ -39,7 +39,7 @@ def is_rounding(
     Rounding errors are small compared with the terms. If the terms cancel, the result does not show
     how large they are. Then one of two observations must show that it is rounding: moving the
     inputs changes the result a hundred times more than calling again, or the difference between two
-    calls is roughly proportional to eps when computed in the other precision.
+    calls is roughly proportional to the eps of the precision in which they are computed.
     """
     if one.shape != other.shape:
         return False

@@ -23,13 +23,13 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """a, b and c."""
+    """The names as a list in a sentence: "a, b and c"."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
 
 
 def type_name(x: object) -> str:
-    """The name of a type in a message: "function" for all that can be called, since a built-in
-    function, a method, and one in another process are functions, too."""
+    """The name of the type of x in a message. Whatever can be called is a "function", since a
+    built-in function, a method, and a function in another process are functions, too."""
     if isinstance(x, np.ndarray):
         return "array"
     return "function" if callable(x) and not isinstance(x, type) else type(x).__name__
