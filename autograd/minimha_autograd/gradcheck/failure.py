@@ -72,12 +72,16 @@ class FailedCheck:
 
     def headline(self) -> str:
         """The first line of the message: which gradients are wrong, and which are right."""
-        one, fine = len(self.wrong) == 1, [name for name in self.targets if name not in self.wrong]
-        line = f"{self.report.name}: the gradient{'' if one else 's'} of {listed([*self.wrong])} "
-        line += "is wrong" if one else "are wrong"
-        if fine:
-            others = "that of {} is right" if len(fine) == 1 else "those of {} are right"
-            line += f"; {others.format(listed(fine))}"
+        wrong = listed([*self.wrong])
+        line = f"{self.report.name}: the gradients of {wrong} are wrong"
+        if len(self.wrong) == 1:
+            line = f"{self.report.name}: the gradient of {wrong} is wrong"
+
+        fine = [name for name in self.targets if name not in self.wrong]
+        if len(fine) == 1:
+            line += f"; that of {listed(fine)} is right"
+        elif fine:
+            line += f"; those of {listed(fine)} are right"
         return textwrap.fill(line, 80)
 
     def facts(self, target: Target, comparison: Comparison | None, axes: Axes) -> list[str]:
@@ -89,10 +93,13 @@ class FailedCheck:
         if comparison is None:
             shapes = f"{target.gradient.shape}, but the input has {target.x.shape}"
             return [*heading, labelled("shape", shapes)]
-        analytic, numeric, at = comparison.analytic, comparison.numeric, comparison.at
+        analytic = comparison.analytic
+        numeric = comparison.numeric
+        at = comparison.at
         if comparison.method == "adjoint":
             axes = ("direction",)
-        a, b = float(analytic[at]), float(numeric[at])
+        yours = float(analytic[at])
+        right = float(numeric[at])
         kinks = target.kinks
         at_kink = kinks and comparison.method != "adjoint" and kinks.at[at]
         source = "nearest that fits" if at_kink else comparison.method
@@ -101,9 +108,9 @@ class FailedCheck:
             unit = "times the noise, which is all there should be"
         lines = [
             ("worst entry", place(at, axes)),
-            ("yours", f"{a + 0.0:.9g}"),
-            ("numeric", f"{b:.9g}   ({source})"),
-            ("ratio", "—" if only_noise or not b else ratio(analytic, numeric, at)),
+            ("yours", f"{yours + 0.0:.9g}"),  # 0 for −0
+            ("numeric", f"{right:.9g}   ({source})"),
+            ("ratio", "—" if only_noise or not right else ratio(analytic, numeric, at)),
             ("error", f"{comparison.error:.1e} {unit}; allowed {comparison.allowed:.1e}"),
         ]
         if comparison.method != "adjoint" and (where := _where(comparison, axes)):

@@ -64,16 +64,19 @@ class Claim(NamedTuple):
         elif len(set(shares)) == 1:
             how = f"If {listed(moves)} increase together"
         elif set(shares) == {1.0, -1.0}:
-            up, down = (
-                [m for m, share in zip(moves, shares, strict=False) if share == sign]
-                for sign in (1.0, -1.0)
-            )
+            named = list(zip(moves, shares, strict=False))
+            up = [move for move, share in named if share == 1.0]
+            down = [move for move, share in named if share == -1.0]
             how = f"If {listed(up)} increase and {listed(down)} decrease together"
-            how = how.replace("increase", "increases") if len(up) == 1 else how
-            how = how.replace("decrease", "decreases") if len(down) == 1 else how
+            if len(up) == 1:
+                how = how.replace("increase", "increases")
+            if len(down) == 1:
+                how = how.replace("decrease", "decreases")
         else:
             told = ", ".join(f"{share:.3g}" for share in shares[: len(moves)])
             how = f"If {listed(moves)} move in the proportions {told}"
+
+        # Enough digits to tell the claim from the slopes.
         near = min(abs(self.claimed - self.low), abs(self.claimed - self.high))
         digits = 6 if near > 1e-4 * abs(self.claimed) else 12
         low, high, claimed = (f"{x + 0.0:.{digits}g}" for x in (self.low, self.high, self.claimed))
@@ -151,25 +154,31 @@ class Kinks:
     def _varies(self, mask: np.ndarray) -> bool:
         """Whether the slope along a random direction differs between points near x, and does so
         however near they are. The direction moves the entries of the mask."""
-        d, first = mask * self._nearby.ray(), self._nearby.ray()
-        rays = [first, -first, *(self._nearby.ray() for _ in range(6))]
-        far, step = self._nearby.pulled.far, self._nearby.pulled.step
+        nearby = self._nearby
+        d = mask * nearby.ray()
+        first = nearby.ray()
+        rays = [first, -first, *(nearby.ray() for _ in range(6))]
+        far = nearby.pulled.far
+        step = nearby.pulled.step
 
         def slopes(shrink: float) -> np.ndarray:
-            return np.array(
-                [
-                    self._nearby.slope(self._nearby.point(u, far * shrink), d, step * shrink)
-                    for u in rays
-                ]
-            )
+            found = []
+            for u in rays:
+                point = nearby.point(u, far * shrink)
+                found.append(nearby.slope(point, d, step * shrink))
+            return np.array(found)
 
         wide = slopes(1.0)
         wide_spread = _spread(wide)
-        noise = 6 * self._nearby.rounding / step
-        if not wide_spread > 1e-9 * float(abs(wide[np.isfinite(wide)]).max(initial=0.0)) + noise:
+        noise = 6 * nearby.rounding / step
+        largest = float(abs(wide[np.isfinite(wide)]).max(initial=0.0))
+        if not wide_spread > 1e-9 * largest + noise:
             return False
+
+        # At a kink, the slope at a point ten times nearer on the same ray is the same, and the rays
+        # still differ. Without a kink all approach one slope. If x is so large that no slope near
+        # it is a number, nothing is known.
         narrow = slopes(0.1)
-        # The slope along a ray stays the same, or x is so large that nothing near it has a number.
         changes = abs(wide - narrow)[np.isfinite(wide - narrow)]
         same = changes.size and np.median(changes) <= max(0.2 * wide_spread, 10 * noise)
         return bool(same and _spread(narrow) > max(0.5 * wide_spread, 10 * noise))
@@ -188,13 +197,12 @@ class Kinks:
             return found
         if smooth:
             return {}
+
         entries = self._different()
-        found = (
-            self._verdicts(Pieces(self._nearby, self._nearby.measured, entries, self._asked))
-            if len(entries)
-            else None
-        )
-        return found or {}
+        if not len(entries):
+            return {}
+        pieces = Pieces(self._nearby, self._nearby.measured, entries, self._asked)
+        return self._verdicts(pieces) or {}
 
     def _different(self) -> np.ndarray:
         """Up to MANY entries whose numeric gradients differ between a few points nearby. An entry

@@ -323,45 +323,91 @@ class Pieces:
         The search starts along d and the opposite ray, and from the pieces with the largest slopes.
         It climbs by changing one or two entries of the ray at a time.
         """
-        slopes = pieces.rows @ d
+        slopes = pieces.rows @ d  # one for each known piece
         known = float(slopes.max())
-        little = float(abs(d) @ self.tolerance[block]) + 1e-13 * abs(known)
         gap = wanted - known
+
+        # Slopes that differ by `little` are equal up to rounding. A new piece has to be better by a
+        # share of the gap, since many tiny gains would take long.
+        little = float(abs(d) @ self.tolerance[block]) + 1e-13 * abs(known)
         step = max(little, 0.02 * gap)
-        quick = d / (abs(d).max() or 1.0)
-        scores = np.array([limit[block] @ d for limit in self.limits])
-        climbs = [self.rays[int(k)] for k in np.argsort(-scores)[:2]]
-        for sign in (1, -1):
-            for wiggle in (1e-3, 0.01, 0.5):
-                ray = self._fresh()
-                ray[block] = sign * quick + wiggle * ray[block]
-                climbs.insert(0, ray)
-        tries = 10 + 6 * min(len(block), MANY) if len(block) > 1 else 3
-        reached = reached_nearly = 0
-        for n, ray in enumerate(climbs):
+
+        tries = 3
+        if len(block) > 1:
+            tries = 10 + 6 * min(len(block), MANY)
+        scores = np.array([limit[block] @ d for limit in self.limits])  # one for each ray
+        ends = []  # the slopes at which searches end
+        for n, ray in enumerate(self._starts(block, d, scores)):
             limit = self.limit(ray)
             if limit is None:
                 continue
-            best, score = ray, float(limit[block] @ d)
-            if score > known + step and self._is_piece(ray, limit, block):
-                return limit[block], False
-            for _ in range(tries if n >= 4 else 0):
-                if self._left < 0:
-                    break
-                limit = self.limit(moved := self._moved(best, block))
-                if limit is None or (now := float(limit[block] @ d)) < score - little:
-                    continue
-                if now <= known + step:
-                    best, score = moved, now
-                elif self._is_piece(moved, limit, block):
-                    return limit[block], False
-            reached += abs(score - known) <= little
-            reached_nearly += abs(score - known) <= step
+
+            # The first four starts are not close to d: only their own slopes count.
+            changes = 0
+            if n >= 4:
+                changes = tries
+            found, end = self._climbed(ray, limit, block, d, known + step, little, changes)
+            if found is not None:
+                return found, False
+            ends.append(end)
+
+        # A round hull, such as that of a norm, has no largest slope that is met twice. There, two
+        # searches that end near it are enough if the gradient claims far more.
         spread = float(np.ptp(slopes))
-        # A round hull, such as that of a norm, has no largest slope that is met twice.
+        reached = sum(abs(end - known) <= little for end in ends)
+        reached_nearly = sum(abs(end - known) <= step for end in ends)
         met = reached >= 2 or (reached_nearly >= 2 and gap > 0.05 * spread)
-        few = len(block) <= FEW or gap > 0.5 * spread or self._each_seen_twice(scores, little)
-        return None, gap > little and met and few and self._left > 0
+
+        # Among many entries, a search is more likely to miss a piece.
+        trusted = len(block) <= FEW or gap > 0.5 * spread or self._each_seen_twice(scores, little)
+        return None, gap > little and met and trusted and self._left > 0
+
+    def _starts(self, block: np.ndarray, d: np.ndarray, scores: np.ndarray) -> list[np.ndarray]:
+        """The rays from which to search for a large slope along d: near the ray opposite to d, near
+        d, and the two rays with the largest slopes so far."""
+        straight = d / (abs(d).max() or 1.0)
+        rays = []
+        for sign in (1, -1):
+            for wiggle in (1e-3, 0.01, 0.5):
+                ray = self._fresh()
+                ray[block] = sign * straight + wiggle * ray[block]
+                rays.append(ray)
+        rays.reverse()  # the nearest to d last, where the search is thorough
+        best = [self.rays[int(k)] for k in np.argsort(-scores)[:2]]
+        return rays + best
+
+    def _climbed(
+        self,
+        ray: np.ndarray,
+        limit: np.ndarray,
+        block: np.ndarray,
+        d: np.ndarray,
+        top: float,
+        little: float,
+        changes: int,
+    ) -> tuple[np.ndarray | None, float]:
+        """Change a ray at random, so many times, and keep each change that does not make the slope
+        along d smaller. Returns the first piece with a slope above top, or None, and the slope."""
+        score = float(limit[block] @ d)
+        if score > top and self._is_piece(ray, limit, block):
+            return limit[block], score
+
+        for _ in range(changes):
+            if self._left < 0:
+                break
+            moved = self._moved(ray, block)
+            there = self.limit(moved)
+            if there is None:
+                continue
+            now = float(there[block] @ d)
+            if now < score - little:
+                continue
+            if now <= top:
+                ray = moved
+                score = now
+            elif self._is_piece(moved, there, block):
+                return there[block], now
+        return None, score
 
     def _each_seen_twice(self, slopes: np.ndarray, little: float) -> bool:
         """Whether every slope along the random rays was seen at least twice: then hardly any slope
@@ -380,7 +426,8 @@ class Pieces:
     def _moved(self, ray: np.ndarray, block: np.ndarray) -> np.ndarray:
         """A random change of a ray: one or two entries are drawn anew or exchanged, or some change
         their scale, since a large gradient of one input may hide pieces that depend on another."""
-        moved, rng = ray.copy(), self._rng
+        moved = ray.copy()
+        rng = self._rng
         some = rng.choice(block, size=min(2, len(block)), replace=False)
         way = rng.random()
         if way < 0.3:
@@ -390,10 +437,12 @@ class Pieces:
             some = some[: rng.integers(1, 3)]
             moved[some] = far * rng.standard_normal(len(some))
         else:
+            # The entries of one input, or about half of all entries.
             inputs = self._nearby.input_of[block]
-            part = (
-                inputs == rng.choice(inputs) if rng.random() < 0.5 else rng.random(len(block)) < 0.5
-            )
+            if rng.random() < 0.5:
+                part = inputs == rng.choice(inputs)
+            else:
+                part = rng.random(len(block)) < 0.5
             moved[block[part]] *= 10.0 ** rng.uniform(-3, 1)
         return moved
 
