@@ -43,8 +43,8 @@ _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
 class Kernels(NamedTuple):
-    """The kernels of an implementation for the arrays of one library. They are called only where
-    there is no obstacle."""
+    """The kernels of one implementation of attention, for the arrays of one library. They are
+    called only if `obstacle` returns None."""
 
     obstacle: Callable[[Arguments], str | None]  # the reason why it cannot compute these, or None
     laid_out: Callable[[Arguments], Any]  # the arguments as the next two functions take them
@@ -54,7 +54,7 @@ class Kernels(NamedTuple):
 
 
 def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Kernels:
-    """Compiled kernels for NumPy arrays."""
+    """The functions of a module that computes attention of NumPy arrays with compiled kernels."""
 
     def obstacle(x: Arguments) -> str | None:
         return unavailable() or (None if in_registers else module.obstacle(x))
@@ -66,7 +66,8 @@ def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Kernels:
 
 
 def _on_gpu(module: ModuleType, *, native: bool = False) -> Kernels:
-    """Kernels for CuPy arrays, or for their stand-in."""
+    """The functions of a module that computes attention of CuPy arrays, or of NumPy arrays on the
+    stand-in for a GPU."""
     forward, backward = SILENT(module.forward), SILENT(module.backward)
     return Kernels(module.obstacle, module.laid_out, forward, backward, native)
 
@@ -95,7 +96,7 @@ def _obstacle(  # noqa: PLR0911  one reason each
 _NOT_FINITE = "a result is not finite, so the reference would compute the whole batch"
 _TITLES = {"numpy": "NumPy", "cupy": "CuPy"}
 _failed: dict[tuple[str, str], str] = {}
-"""Which implementations failed on a GPU, and why."""
+"""For each pair of an implementation and a library that failed on a GPU, the reason."""
 _log = logging.getLogger("minimha")
 
 
@@ -123,7 +124,8 @@ def _slow_registers() -> str | None:
 def _reference(
     x: Arguments, wanted: Wanted
 ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
-    """The reference, on 16-bit floats in float32."""
+    """The value and the pullback of the reference implementation, which computes with float32 if
+    the arguments are 16-bit floats."""
     return computed(Candidate(attention), x, wanted)
 
 
@@ -210,15 +212,16 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
 
 
 def _log_sums(lse: Array, x: Arguments) -> Array:
-    """lse (…, H, T), from that of a kernel (B, H, T), with +∞ where a query sees no key or sink."""
+    """The log-sum-exp of every query, (…, H, T), from the array (B, H, T) of a kernel, in which +∞
+    stands for a query that sees neither a key nor a sink."""
     xp = namespace(lse)
     lse = xp.where(lse == math.inf, -lse, lse)
     return xp.reshape(xp.astype(lse, x.query.dtype), x.shape[:-1])
 
 
 def _sum(a: Array | None, b: Array | None, x: Any) -> Array | None:
-    """a + b, the parts of the gradient of x, either of which may be missing or lack a sum over
-    axes along which x was broadcast."""
+    """The sum of a and b, which are two parts of the gradient of x. Either may be None, and either
+    may still have the shape to which x was broadcast: it is then summed over those axes."""
     if a is None or b is None:
         return b if a is None else a
     return unbroadcast(a, x.shape) + unbroadcast(b, x.shape)

@@ -17,16 +17,19 @@ from ...masks.kinds import Band
 from ..shared import four_axes, like_scores, numbers
 
 _MASK_ENTRIES, _MASK_QUERIES = 2**24, 192
-"""Entries of a mask's array that are computed at a time, for at least this many queries."""
+"""How many entries of a mask's array are computed at a time, and the smallest number of queries for
+which they are computed at a time."""
 QUERIES_IN_ORDER = 768
 """Queries for which a mask's array is computed at a time within `minimha.batch_invariant`, whatever
 the number of entries. The sums of the backward, too, are divided at multiples of this number, so
 that they have the same order with and without such an array. A multiple of the height of a tile;
 fewer would be slower, since each call of a kernel copies the keys."""
 _THREADS_PAY, _PIECE = 2**22, 2**20
-"""Multiplications above which threads are worthwhile, and those in one piece of work."""
+"""The number of multiplications above which several threads are faster than one, and the number of
+multiplications in one piece of work."""
 SILENT = np.errstate(all="ignore")
-"""Decorates what NumPy computes for kernels: the reference warns if the pair is visible."""
+"""A decorator that switches off NumPy's warnings in functions that compute for kernels. The
+reference, which then computes instead, warns if the pair is visible."""
 
 
 class KernelArguments(NamedTuple):
@@ -53,7 +56,8 @@ class KernelArguments(NamedTuple):
 
     @classmethod
     def of(cls, x: Arguments, in_registers: bool) -> KernelArguments:
-        """Make them from checked arguments, for products in registers or by BLAS."""
+        """Make the arguments of a kernel from checked arguments. `in_registers` says whether blocks
+        in registers compute its products, or BLAS."""
         shape, dtype = x.shape, x.query.dtype
         if x.mask is None or type(x.mask) is Band:
             start, stop, inside, mean_keys = _intervals_of_band(x.mask, *shape[-2:])
@@ -81,8 +85,8 @@ class KernelArguments(NamedTuple):
         )
 
     def mask_blocks(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Queries t0 to t1 and their part of `inside`, block by block, so that no array of all
-        pairs is needed."""
+        """Divide the queries into blocks, and yield for each block its first query, the end of the
+        block, and its part of the mask's array. So no array of all pairs is needed."""
         *lead, t, s = self.shape
         if self.inside is None:
             yield 0, t, _like_scores(None, self.shape, bool)
@@ -105,13 +109,14 @@ class KernelArguments(NamedTuple):
 
 @functools.cache
 def compiled(name: str) -> Any:
-    """A file of `cpu`, imported once, since the statement takes 10 µs when the caches are cold."""
+    """A module of `cpu` by its name. The module is kept after the first import, since an import
+    statement takes 10 µs when the caches are cold."""
     return importlib.import_module(f"..cpu.{name}", __package__)
 
 
 def positions_first(x: np.ndarray) -> np.ndarray:
-    """(…, H, T, N) as (B, T, H, N) if memory has this layout, as after projections, or else as
-    (B · H, T, 1, N). A copy only if memory has neither layout."""
+    """Rearrange (…, H, T, N) to (B, T, H, N) if the array has this layout in memory, as after
+    projections, or else to (B · H, T, 1, N). The array is copied only if it has neither layout."""
     x = four_axes(x)
     transposed = x.transpose(0, 2, 1, 3)
     if transposed.flags.carray:
@@ -128,12 +133,13 @@ def heads_first(x: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _contiguous(x: np.ndarray) -> np.ndarray:
-    """x, or a copy: kernels are compiled for one layout."""
+    """x itself if it is contiguous, or else a copy that is: kernels are compiled for one layout."""
     return x if x.flags.carray else x.copy()
 
 
 def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
-    """start, stop, inside and mean_keys."""
+    """For each query, the first key that it sees and the end of these keys, both (B, H, T); the
+    mask for pairs inside these intervals, or None; and the mean number of keys in an interval."""
     shape = (*query.shape[:-1], key.shape[-2])
     start, stop, inside = np.zeros(shape[-2], int), np.full(shape[-2], shape[-1]), None
     if (intervals := masks.key_intervals(mask, query, key)) is not None:
@@ -144,9 +150,9 @@ def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=32)
 def _intervals_of_band(mask: Band | None, t: int, s: int) -> tuple[Any, ...]:
-    """The same for a mask determined by the lengths; cached, since it takes longer than a small
-    kernel. Not for a subclass of Band: its settings may decide more than its fields, by which
-    masks are equal here."""
+    """The result of `_intervals` for a mask that depends only on the lengths T and S. It is cached,
+    since computing it takes longer than a small kernel. Masks with equal fields count as equal
+    here, so a subclass of Band is not allowed: its other settings may matter."""
     return _intervals(mask, np.empty((t, 0)), np.empty((s, 0)))
 
 

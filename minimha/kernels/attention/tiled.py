@@ -29,12 +29,14 @@ FORWARD = 1536
 BACKWARD = 384
 """Keys in a tile of the backward, also a multiple of `GRAIN`."""
 _IN_CACHE = 2560
-"""Number of keys that stay in the cache until the next tile of the forward needs them. The backward
-copies operands for this many queries and keys at a time; in order, for fewer queries."""
+"""The number of keys that stay in the cache until the next tile of the forward needs them. The
+backward copies operands for this many queries and keys at a time; within `batch_invariant` it
+copies them for fewer queries."""
 
 
 def _height(keys: float) -> int:
-    """Queries in a tile, a multiple of the rows of every block; a query sees `keys` on average.
+    """The number of queries in a tile, a multiple of the rows of every block; `keys` is the number
+    of keys that a query sees on average.
 
     A low tile wastes little on pairs that a causal mask hides; a high one reads the keys less often
     when they are not in the cache.
@@ -45,13 +47,14 @@ def _height(keys: float) -> int:
 
 
 def obstacle(x: Arguments) -> str | None:
-    """Tiles support all arguments of attention, but Numba takes BLAS from SciPy."""
+    """The reason why tiles cannot be used, or None. They support all arguments of attention, but
+    need SciPy, from which Numba takes BLAS."""
     return unavailable("scipy", "threadpoolctl")
 
 
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
-    """The output, in the shape of the query, and lse (B, H, T); None unless it and the sink are
-    finite, where the sink may also be −∞."""
+    """The output of attention, in the shape of the query, and lse (B, H, T). Returns None if any
+    output is not finite, or if a sink is NaN or +∞."""
     if not np.all(x.sink < math.inf):  # NaN, too: the output might be finite nevertheless
         return None
     h, _ = x.heads
@@ -104,7 +107,7 @@ def backward(
     dlse: np.ndarray | None,
     wanted: Wanted,
 ) -> Gradients | None:
-    """The gradients of the seven inputs of attention; None unless they are finite."""
+    """The gradients of the seven inputs of attention. Returns None if any of them is not finite."""
     h, g = x.heads
     t, s = x.shape[-2:]
     b = math.prod(x.shape[:-3])
@@ -192,26 +195,30 @@ def _sink_gradient(
 
 @functools.lru_cache(maxsize=32)
 def _items_of_queries(b: int, h: int, t0: int, t1: int, parts: int) -> np.ndarray:
-    """The items of the forward, last queries first: under a causal mask they see the most keys."""
+    """The pieces of work of the forward pass, as rows (b, h, first query, end of the queries). The
+    last queries come first, since they see the most keys under a causal mask."""
     ends = reversed(list(pairwise(_edges(t0, t1, parts))))
     return np.array([(*head, *part) for part, *head in product(ends, range(b), range(h))])
 
 
 @functools.lru_cache(maxsize=32)
 def _items_of_keys(b: int, g: int, s: int, parts: int) -> np.ndarray:
-    """The items of the backward."""
+    """The pieces of work of the backward pass, as rows (number of the part, b, g, first key, end of
+    the keys)."""
     ends = list(enumerate(pairwise(_edges(0, s, parts))))
     return np.array([(c, *head, *part) for (c, part), *head in product(ends, range(b), range(g))])
 
 
 def _parts(heads: int, most: int) -> int:
-    """The number of parts to divide a head into, so that all threads have work."""
+    """The number of parts into which each head is divided, at most `most`, so that all threads have
+    work."""
     enough = 4 * threads.number()
     return 1 if 2 * heads >= enough else max(1, min(most, -(-enough // heads)))
 
 
 def _edges(start: int, stop: int, parts: int) -> list[int]:
-    """The starts of parts of about equal length, and the end of the last one."""
+    """Divide the range from start to stop into parts of about equal length. Returns where the parts
+    start, and the end of the last one."""
     return sorted({start + (stop - start) * n // parts // 96 * 96 for n in range(parts)} | {stop})
 
 
@@ -219,5 +226,5 @@ _AS_IT_IS = contextlib.nullcontext()
 
 
 def _single_blas(x: KernelArguments) -> contextlib.AbstractContextManager[None]:
-    """Limit BLAS to one thread if it computes the products."""
+    """A context manager that limits BLAS to one thread if BLAS computes the products."""
     return _AS_IT_IS if x.operand.ndim > 2 else blas.single_threaded()

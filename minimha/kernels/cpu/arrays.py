@@ -15,7 +15,7 @@ _CHUNK = 2**17  # bytes that justify another thread
 
 
 def are_floats(x: Any, *others: Any) -> bool:
-    """Whether all are arrays of the same type, one of `FLOATS`, and x is not empty."""
+    """Whether all arguments are arrays of the same type, one of `FLOATS`, and x is not empty."""
     if type(x) is not Array or x.dtype not in FLOATS:
         return False
     for a in others:  # a loop, since all() of a generator takes twice as long
@@ -37,12 +37,12 @@ def in_memory(x: Array) -> tuple[Array, bool]:
 
 
 def flat(x: Array) -> Array:
-    """(size,), contiguous."""
+    """The entries of x as one contiguous axis, (size,)."""
     return contiguous(x).ravel()
 
 
 def as_rows(x: Array) -> Array:
-    """(number of rows, length of the last axis), contiguous."""
+    """x as a contiguous matrix (number of rows, length of the last axis)."""
     return contiguous(x).reshape(-1, x.shape[-1])
 
 

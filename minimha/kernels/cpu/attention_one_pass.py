@@ -12,9 +12,11 @@ from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
 
 @kernel
 def weights_from_scores(chunk, scores, start, stop, inside, bias, scale, t0, t1):
-    """scores <- softmax(scale · scores + bias) over the visible keys, for scores (B, H, T, S).
+    """Replace scores (B, H, T, S), which are Q Kᵀ, by softmax(scale · scores + bias) over the
+    visible keys, for the queries from t0 to t1 of every head.
 
-    The range counts the heads as b · H + h; each head has the queries from t0 to t1.
+    Calls share the heads; the number of a head is b · H + h. A query sees the keys from its `start`
+    to its `stop` (exclusive), except those that `inside` hides.
     """
     none = scale * 0
     heads = scores.shape[1]
@@ -41,7 +43,8 @@ def weights_from_scores(chunk, scores, start, stop, inside, bias, scale, t0, t1)
 
 @kernel
 def scores_backward(chunk, weights, dweights, nonfinite):
-    """dweights <- weights · (dweights − Σ dweights · weights), for both (N, S). The range counts N.
+    """Replace dweights by the gradient of the scores, weights · (dweights − Σ dweights · weights).
+    Both arrays are (N, S), and calls share the N rows.
 
     Sets nonfinite[0] if any result is not finite.
     """

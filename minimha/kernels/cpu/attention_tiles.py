@@ -57,11 +57,12 @@ GRAIN = 32
 """Keys are skipped in multiples of this number, which is a multiple of the columns of a block on
 every CPU, and at least its rows. The width of a tile is also a multiple of it."""
 _FEW = 6
-"""For at most this many queries, keys and values are read where they are, without a copy."""
+"""With at most this many queries, the kernel reads keys and values where they are, without a
+copy."""
 
 
 class Place(NamedTuple):
-    """Where a tile of scores lies."""
+    """Where a tile of scores lies: its sequence, its head, its first query and its first key."""
 
     b: int
     h: int
@@ -94,7 +95,7 @@ def forward(  # noqa: PLR0912, PLR0915
     lse,  # (B, H, T)
     nonfinite,  # (1,)
 ):
-    """Fill out and lse for the items.
+    """Compute the output and lse for each of the `items`, which are some queries of a head.
 
     lse is +∞ for a query that sees no key and no sink, so that exp(scores − lse) is 0. Sets
     nonfinite[0] if any output is not finite.
@@ -286,11 +287,12 @@ def backward(
     dbias,  # (B, H, T, S)
     nonfinite,  # (1,)
 ):
-    """Fill dquery, dkey, dvalue and, unless it is empty, dbias, which begins as zeros.
+    """Compute dquery, dkey, dvalue and, unless it is empty, dbias, which begins as zeros.
 
     The queries are those from t0 to t1. If t0 > 0, the sums in dkey and dvalue are continued.
-    Several calls, one for each part of the queries, give the bits of a single call if the parts
-    begin at multiples of the first of `most`. Sets nonfinite[0] if any gradient is not finite.
+    `most` has the largest numbers of queries and of keys that are copied at a time. Several calls,
+    one for each part of the queries, give the bits of a single call if the parts begin at multiples
+    of the first of these numbers. Sets nonfinite[0] if any gradient is not finite.
     """
     first_item, last_item = share(chunk)
     query_heads, key_heads = heads
@@ -401,7 +403,8 @@ def tiles_backward(  # noqa: PLR0915
     dvalues,  # (s1 − s0, Dv), added to
     dbias,  # (B, H, T, S), stored unless empty
 ):
-    """The backward of the queries from t0 to t1 of a head and the keys from s0 to s1, in tiles.
+    """Run the backward pass for one head, for its queries from t0 to t1 and the keys from s0 to s1,
+    tile by tile.
 
     Returns whether dquery is finite.
     """
@@ -502,8 +505,9 @@ def tiles_backward(  # noqa: PLR0915
 
 @kernel(forceinline=True)
 def exp_minus_in_order(row, peak):
-    """As `exp_minus`, but zeros at the end of a row do not change a bit of its sum, if its width is
-    that of `padded_columns`. So keys that only other queries of the tile see have no influence."""
+    """Compute row <- exp(row − peak) like `exp_minus`, and return the sum. Zeros at the end of the
+    row do not change a bit of the sum if the width of the row is a result of `padded_columns`. So
+    keys that only other queries of the tile see have no influence."""
     exp_minus(row, peak)
     block = VECTORS * BYTES // row.itemsize
     whole = len(row) // block * block
@@ -526,11 +530,12 @@ def finish_scores(
     begin,  # (m,)
     end,  # (m,)
 ):
-    """Change scale · Q Kᵀ to scores in place, for a tile with n keys.
+    """Turn a tile of scale · Q Kᵀ, with n keys, into scores in place: apply the softcap, add the
+    bias, and hide pairs.
 
-    Stores the derivative of the cap in slopes. Hidden pairs and columns beyond n become −∞, so that
-    every row can be processed over its whole width: loops with separate bounds would dominate the
-    time of short rows.
+    The derivative of the softcap is stored in slopes. Hidden pairs and columns beyond n become −∞,
+    so that every row can be processed over its whole width: loops with separate bounds would
+    dominate the time of short rows.
     """
     b, h, t, s = place
     m = len(scores)
@@ -558,7 +563,8 @@ def finish_scores(
 
 @kernel
 def key_range(start, stop):
-    """The first and last of the keys that any of several queries sees, empty if there are none."""
+    """The first key that any of several queries sees, and the end (exclusive) of the keys that they
+    see. The two are equal if no query sees a key."""
     low = start[0]
     high = stop[0]
     for i in range(len(start)):
@@ -569,7 +575,7 @@ def key_range(start, stop):
 
 @kernel
 def drop(weights, n, place, keep, kept_factor):
-    """Apply dropout in place, for a tile with n keys."""
+    """Apply dropout to the weights of a tile with n keys, in place."""
     if keep.size:
         b, h, t, s = place
         for i in range(len(weights)):
@@ -580,26 +586,26 @@ def drop(weights, n, place, keep, kept_factor):
 
 @kernel
 def of_head(x, b, h):
-    """The entry of x, (1 or B, 1 or H, …), for a head."""
+    """The part of x (1 or B, 1 or H, …) that belongs to head h of sequence b."""
     return x[b % x.shape[0], h % x.shape[1]]
 
 
 @kernel
 def of_query(x, b, h, t):
-    """The row of x, (1 or B, 1 or H, 1 or T, S), for a query."""
+    """The row of x (1 or B, 1 or H, 1 or T, S) that belongs to query t of head h of sequence b."""
     return x[b % x.shape[0], h % x.shape[1], t % x.shape[2]]
 
 
 @kernel
 def flat(x):
-    """x (B, T, H, N) as a matrix."""
+    """Reshape x (B, T, H, N) to a matrix (B · T, H · N)."""
     return x.reshape(x.shape[0] * x.shape[1], x.shape[2] * x.shape[3])
 
 
 @kernel
 def head(x, b, h, heads, start, stop):
-    """The region of `flat` that holds the rows of a head from start to stop. x is (B, T, H, N) or
-    (B · H, T, 1, N)."""
+    """Where the rows from start to stop of a head are in the matrix `flat(x)`: a region (first row,
+    end, first column, end). x is (B, T, H, N) or (B · H, T, 1, N)."""
     if x.shape[2] != heads:
         b = b * heads + h
         h = 0
@@ -610,7 +616,7 @@ def head(x, b, h, heads, start, stop):
 
 @kernel
 def gather(x, region, scale, y):
-    """Store scale · a region of `flat` in y, whose other columns become 0."""
+    """Copy a region of the matrix `flat(x)`, times scale, to y; the other columns of y become 0."""
     t0, t1, n0, n1 = region
     row = x.shape[2] * x.shape[3]
     size = t1 - t0, n1 - n0
@@ -621,7 +627,8 @@ def gather(x, region, scale, y):
 
 @kernel
 def scatter(x, y, region, scale, add):
-    """Store scale · the first rows and columns of x in a region of `flat`, or add to it."""
+    """Copy the first rows and columns of x, times scale, to a region of the matrix `flat(y)`; if
+    `add`, add them to it."""
     t0, t1, n0, n1 = region
     if not add:
         row = y.shape[2] * y.shape[3]
@@ -637,8 +644,8 @@ def scatter(x, y, region, scale, add):
 
 @kernel
 def copy(x, start_x, row_x, y, start_y, row_y, size, scale):
-    """y = scale · x for a region of this size. The arrays are plain memory: row r begins at
-    start + r * row."""
+    """Set y = scale · x for a block of this size. The arrays are plain memory: row r of an array
+    begins at entry start + r * row."""
     rows, columns = size
     length = BYTES // x.itemsize
     whole = columns // length * length

@@ -42,7 +42,7 @@ class KernelCache(NullCache):
         self.function = function
 
     def load_overload(self, types: Any, target: Any) -> Any:
-        """The compiled kernel, or None if it has no readable file."""
+        """Read a compiled kernel from its file. Returns None if there is no readable file."""
         target.refresh()
         with contextlib.suppress(Exception):
             return CompileResult._rebuild(target, *_files()._load_data(self._name(types, target)))
@@ -99,14 +99,14 @@ _FINGERPRINT = _fingerprint()
 
 
 def _files() -> IndexDataCacheFile:
-    """Numba's reading and writing of files, such that no partial file ever appears."""
+    """An object of Numba that reads and writes files such that no partial file ever appears."""
     return IndexDataCacheFile(folder(), "", "")
 
 
 @functools.cache
 def _prepare() -> None:
-    """Make the folder, tell the user why this takes a while, and remove other versions' folders in
-    which nothing was written for a month."""
+    """Make the folder for kernels, tell the user why compiling takes a while, and remove the
+    folders of other versions in which nothing was written for a month."""
     ours = folder()
     kernels = "more kernels" if ours.is_dir() else "kernels for this machine, once"
     with contextlib.suppress(OSError):  # `save_overload` reports it

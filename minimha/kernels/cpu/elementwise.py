@@ -17,7 +17,7 @@ from .parallel import own, share
 
 @register("add")
 def add(a: Any, b: Any) -> Any:
-    """As `functional.add`, for arrays of one shape."""
+    """The value and the pullback of `functional.add` for arrays of one shape."""
     if not are_floats(a, b) or a.shape != b.shape or not (a.flags.carray and b.flags.carray):
         return None
     y = np.empty(a.shape, a.dtype)
@@ -35,14 +35,16 @@ def _add(chunk, a, b, y):
 
 @register("gelu")
 def gelu(x: Array, times: Array | None = None) -> Any:
-    """As `functional.gelu`."""
+    """The value and the pullback of `functional.gelu`, or None for an array that the kernel does
+    not support."""
     c = 2 * math.sqrt(2 / math.pi)
     return _gate(x, times, c, c * 0.044715, bound=10)
 
 
 @register("silu")
 def silu(x: Array, times: Array | None = None) -> Any:
-    """As `functional.silu`."""
+    """The value and the pullback of `functional.silu`, or None for an array that the kernel does
+    not support."""
     return _gate(x, times, 1, 0, bound=80)
 
 
@@ -160,7 +162,8 @@ def _clip(x, bound):
 
 @register("dropout")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
-    """As `functional.dropout`, for a keep with the shape of x."""
+    """The value and the pullback of `functional.dropout`, for a `keep` with the shape of x; it says
+    which entries dropout keeps."""
     if not are_floats(x) or type(keep) is not Array or type(p) is not float or not 0 <= p < 1:
         return None
     if keep.dtype != np.bool_ or keep.shape != x.shape:
@@ -186,7 +189,8 @@ def _dropout(chunk, x, keep, probability, y):
 def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> Any:
-    """The next p, m and v for each (p, g, m, v), as `nn.optimisers._adamw` computes them.
+    """The next p, m and v for each (p, g, m, v): a parameter, its gradient and its two moments. The
+    formulas are those of `nn.optimisers._adamw`.
 
     m and v belong to the optimiser, so they change in place. p does not, since a pullback may have
     saved it.

@@ -15,7 +15,8 @@ from .parallel import share
 
 @register("embedding")
 def embedding(table: Array, indices: Array) -> Any:
-    """As `functional.embedding`."""
+    """The value and the pullback of `functional.embedding`, or None for arrays that the kernel does
+    not support."""
     if not are_floats(table) or table.ndim != 2:
         return None
     if (rows := as_indices(indices, len(table))) is None:
@@ -39,8 +40,9 @@ def _add_rows(dy, indices, dtable):
 
 @register("cos_and_sin")
 def cos_and_sin(theta: Array) -> Any:
-    """As `functional.rope.cos_and_sin`, but entry by entry: a position has the same cosines and
-    sines in every sequence. Only for `batch_invariant`, since NumPy is faster."""
+    """The cosines and sines of the angles theta, as in `functional.rope.cos_and_sin`. They are
+    computed entry by entry, so that a position has the same cosines and sines in every sequence.
+    Used only within `batch_invariant`, since NumPy is faster."""
     if not batch_invariance.get() or type(theta) is not Array or theta.dtype != np.float64:
         return None
     rows = as_rows(theta)
@@ -58,7 +60,8 @@ def _cos_and_sin(chunk, theta, cos, sin):
 
 @register("rotate")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
-    """As `functional.rope.rotate`, for cos and sin (T, width/2)."""
+    """The value and the pullback of `functional.rope.rotate`, for cos and sin of shape (T,
+    width/2)."""
     if not are_floats(x, cos, sin) or cos.ndim != 2:
         return None
 

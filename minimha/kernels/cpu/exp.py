@@ -35,7 +35,7 @@ def exp32(x):
 
 
 def exp(x):
-    """In a kernel: e^x of a float32 by `exp32`, of a float64 by the C library."""
+    """e^x inside a kernel: of a float32 by `exp32`, of a float64 by the C library."""
 
 
 @overload(exp, jit_options={"fastmath": set(FAST), "error_model": "numpy"})

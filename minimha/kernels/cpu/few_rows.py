@@ -28,14 +28,14 @@ from .jit import kernel, reduction, widest_vectors
 from .parallel import share
 
 _BLOCK = 128
-"""The rows of a block."""
+"""The number of rows of the matrix in memory that form a block."""
 
 
 def linear_maps(
     x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], wanted: WantedOfMaps
 ) -> list[Array] | None:
-    """The values of `functional.linear_maps`, if no gradients are wanted and x has few rows, of
-    float32."""
+    """The values of `functional.linear_maps` if no gradients are wanted and x has few rows, of
+    float32. Returns None otherwise."""
     if wanted.x or any(wanted.ws) or any(wanted.bs):
         return None
     if not are_floats(x, *[b for b in bs if b is not None]):
@@ -53,12 +53,14 @@ def linear_maps(
 
 @functools.cache
 def _stored(dtype: np.dtype) -> Any:
-    """The dtype as which a kernel reads the entries of a matrix; None for others."""
+    """The dtype as which a kernel reads the entries of a matrix of this dtype, or None if no kernel
+    can read them."""
     return {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}.get(dtype.name)
 
 
 def _linear(x: Array, w: Any, b: Array | None) -> Array | None:
-    """x w + b, for x (R, M) and w (M, N); None if w has another shape, dtype or order."""
+    """Compute x w + b for x (R, M) and w (M, N). Returns None if the kernels do not support the
+    shape, the dtype or the memory order of w."""
     w, scale = (w.values, w.scale) if type(w) is Quantised else (w, None)
     if type(w) is not Array or w.ndim != 2 or not w.size or len(w) != x.shape[1]:
         return None
@@ -82,7 +84,7 @@ def _linear(x: Array, w: Any, b: Array | None) -> Array | None:
 
 
 def _wide(x):
-    """A weight as float32. A bfloat16 is the upper half of its bits."""
+    """Convert a weight to float32. A bfloat16 is the upper half of the bits of a float32."""
 
 
 @overload(_wide, inline="always")
@@ -94,7 +96,8 @@ def _compiled_wide(x):
 
 @kernel
 def _columns(chunk, x, w, y):
-    """y[r, n] = Σ x[r] · w[n], for the rows n of w, the transpose in memory."""
+    """Compute y[r, n] = Σ x[r] · w[n] for every row n of w, which is the transpose of the weight
+    matrix."""
     for block in range(*share(chunk)):
         first, last = block * _BLOCK, min(len(w), (block + 1) * _BLOCK)
         step = -(-(last - first) // 4)
@@ -122,7 +125,8 @@ def _four_dots(x, w0, w1, w2, w3):
 
 @kernel
 def _rows(chunk, x, w, sums, y):
-    """y[r] = Σ x[r, k] w[k], for the rows k of w."""
+    """Compute y[r] = Σ x[r, k] w[k], a sum over the rows k of w. `sums` is memory for the sum of
+    each block."""
     _sums_of_blocks(chunk, x, w, sums)
     for r in range(len(y)):
         y[r] = 0
@@ -151,7 +155,7 @@ def _sums_of_blocks(chunk, x, w, sums):
 
 @kernel
 def _add_four(y, x0, x1, x2, x3, w0, w1, w2, w3):
-    """y += x w, for four rows of w."""
+    """Add to y the rows w0 to w3, multiplied by the numbers x0 to x3."""
     widest_vectors()
     for n in range(len(y)):
         y[n] += (x0 * _wide(w0[n]) + x1 * _wide(w1[n])) + (x2 * _wide(w2[n]) + x3 * _wide(w3[n]))

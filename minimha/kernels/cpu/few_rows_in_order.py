@@ -21,9 +21,10 @@ from .registers import BYTES
 from .vectors import fma, prefetch
 
 _WIDE = 32
-"""The blocks of columns of w that are multiplied at a time: y stays in the L1 cache."""
+"""How many blocks of columns of w are multiplied at a time, so that their part of y stays in the L1
+cache."""
 _DEEP = 8
-"""The rows of w that are multiplied at a time: memory delivers a few long streams."""
+"""How many rows of w are multiplied at a time: memory then delivers a few long streams."""
 
 
 def product(x: Array, w: Array, b: Array | None) -> Array:
@@ -42,8 +43,8 @@ def product(x: Array, w: Array, b: Array | None) -> Array:
 
 @kernel
 def _rows(chunk, x, w, b, y):
-    """The product if rows of w are rows in memory. The range counts blocks of columns of y, each
-    LONG vectors wide."""
+    """Compute x w + b if rows of w are rows in memory. Calls share the columns of y, which are
+    counted in blocks of LONG vectors."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
     low = first * wide
@@ -57,8 +58,8 @@ def _rows(chunk, x, w, b, y):
 
 @kernel
 def _columns(chunk, x, w, b, y):
-    """The product if columns of w are rows in memory: here w is given as its transpose. The range
-    counts the same blocks as in `_rows`."""
+    """Compute x w + b if columns of w are rows in memory; w is passed as its transpose. Calls share
+    the blocks of columns of y, as in `_rows`."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
     low = first * wide
@@ -70,7 +71,8 @@ def _columns(chunk, x, w, b, y):
 
 @kernel
 def _begin(y, b, start, stop):
-    """Each sum begins with the bias of its column, or 0."""
+    """Set each entry of the columns of y from start to stop to the bias of its column, or to 0
+    without a bias."""
     for r in range(len(y)):
         for n in range(start, stop):
             y[r, n] = b[n] if b.size else y.dtype.type(0)
@@ -78,7 +80,7 @@ def _begin(y, b, start, stop):
 
 @kernel
 def add_rows_of_matrix(x, w, region, y, to):
-    """Columns of y from `to` on += x times a region (k0, k1, n0, n1) of w."""
+    """Add x times a region (k0, k1, n0, n1) of w to the columns of y that begin at `to`."""
     k0, k1, n0, n1 = region
     row_w = w.shape[1]
     row_x = x.strides[0] // x.itemsize
@@ -110,7 +112,8 @@ def _add_row(y, x, w):
 
 @kernel
 def add_columns_of_matrix(x, w, region, y, to):
-    """Add x times the transpose of a region (n0, n1, k0, k1) of w to columns of y from `to` on."""
+    """Add x times the transpose of a region (n0, n1, k0, k1) of w to the columns of y that begin at
+    `to`."""
     n0, n1, k0, k1 = region
     row_w = w.shape[1]
     row_x = x.strides[0] // x.itemsize

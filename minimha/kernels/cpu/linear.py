@@ -35,11 +35,13 @@ from .row_softmax import dot
 from .vectors import copy_vector, prefetch
 
 _DEEP = 256
-"""The depth of a panel."""
+"""The largest depth of a panel."""
 _HIGH = 384
-"""The rows that are multiplied by a panel: a multiple of a block's rows on every CPU."""
+"""How many rows are multiplied by a panel before the next panel: a multiple of a block's rows on
+every CPU."""
 _WIDE = 512
-"""The columns that are copied at a time: a multiple of a block's columns on every CPU."""
+"""How many columns are copied into panels at a time: a multiple of a block's columns on every
+CPU."""
 _PAGE = 4096  # bytes
 _CHUNK = 2**21
 """The fewest multiplications in a chunk, since each chunk copies all panels. It has at least two
@@ -50,7 +52,8 @@ blocks of rows or columns."""
 def linear_maps(
     x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: WantedOfMaps
 ) -> Any:
-    """As `functional.linear_maps`."""
+    """The value and the pullback of `functional.linear_maps`; returns None for arrays that the
+    kernels do not support."""
     invariant = batch_invariance.get()
     if not invariant:
         few = few_rows.linear_maps(x, ws, bs, wanted)
@@ -151,7 +154,8 @@ def product(
 
 @functools.cache
 def _empty(dtype: Any) -> tuple[Any, ...]:
-    """No bias or sums, no `second`, and the operand, as `_product` takes them."""
+    """The arguments of `_product` that stand for no bias or sums, for no `second`, and for blocks
+    of this dtype."""
     nothing = np.empty(0, dtype)
     second = np.empty((0, 0, 0), dtype), np.empty((0, 0), dtype)
     width = VECTORS * BYTES // dtype.itemsize
@@ -160,7 +164,8 @@ def _empty(dtype: Any) -> tuple[Any, ...]:
 
 @kernel
 def _column_blocks(n, operand):
-    """The number of blocks along n columns; a single column more belongs to the last of them."""
+    """The number of blocks along n columns. If a single column is left over, it belongs to the last
+    block."""
     return max(1, -(-(n - 1) // operand.shape[2]))
 
 
@@ -205,7 +210,8 @@ def _product(
 def _region(  # noqa: PLR0915
     region, ks, add_all, how, a, a_transposed, b, b_transposed, bias, sums, operand, c
 ):  # fmt: skip
-    """Rows and columns of c (+)= the product of columns k of a and rows k of b, for k in ks."""
+    """For a region of c, given by its rows and columns, store or add the product of a and b, summed
+    over the columns k of a and the rows k of b for k in the range `ks`."""
     top, bottom, low, high = region
     first, end = ks
     depth = b.shape[1] if b_transposed else len(b)
@@ -283,7 +289,8 @@ def _region(  # noqa: PLR0915
 
 @kernel
 def _column(a, transposed, region, x, start, c, add):
-    """c (+)= start + a region (m0, m1, k0, k1) of a, or of its transpose, times a vector x.
+    """Compute start plus a region (m0, m1, k0, k1) of a, or of its transpose, times a vector x. The
+    result is stored in the column c or, if `add`, added to it.
 
     A block would compute all of its columns for this one: of 65 columns, the last took a third of
     the time.
@@ -304,7 +311,9 @@ def _column(a, transposed, region, x, start, c, add):
 
 @kernel
 def _blocks(a, place, depth, panel, bias, c, to, ahead):
-    """c (+)= a panel + bias. place: where a starts, and the distances of blocks, rows, columns."""
+    """Multiply rows of a by a panel, block by block, add the bias, and store the result in c or add
+    it, as `to` says. `place` says where a starts, and how far apart its blocks, rows and columns
+    are."""
     start, block, row, step = place
     row_c = c.strides[0] // c.itemsize
     width = panel.shape[2]
@@ -331,7 +340,8 @@ def _blocks(a, place, depth, panel, bias, c, to, ahead):
 
 @kernel
 def _copy_blocks(a, transposed, region, copies):
-    """Copy (m0, m1, k0, k1) of a, or of its transpose, in blocks whose ROWS rows are adjacent.
+    """Copy a region (m0, m1, k0, k1) of a, or of its transpose, in blocks whose ROWS rows are
+    adjacent.
 
     Neighbouring columns of the transpose of a are a whole row of a apart in memory. A cache holds
     few addresses at such distances: a block takes 10 to 30 % longer without the copy (AVX2).
@@ -372,9 +382,9 @@ def _copy_blocks(a, transposed, region, copies):
 
 @kernel
 def _copy_rows(a, region, rows):
-    """Copy (m0, m1, k0, k1) of a, whose rows are a whole number of pages apart. A cache has places
-    for only a few addresses at such distances: a large product takes 5 % longer without the copy.
-    """
+    """Copy a region (m0, m1, k0, k1) of a, whose rows are a whole number of pages apart. A cache
+    has room for only a few addresses at such distances: a large product takes 5 % longer without
+    the copy."""
     m0, m1, k0, k1 = region
     for i in range(m1 - m0):
         for k in range(0, k1 - k0, BYTES // a.itemsize):  # fills whole vectors, as pages do
@@ -390,7 +400,7 @@ def _block_size(depth, length):
 
 @kernel
 def _move(x, y, add):
-    """Copy the first rows and columns of x to y, or add them to it."""
+    """Copy the first rows and columns of x to y, which may be smaller; if `add`, add them to y."""
     for i in range(y.shape[0]):
         for j in range(y.shape[1]):
             y[i, j] = x[i, j] + y[i, j] if add else x[i, j]
@@ -398,7 +408,8 @@ def _move(x, y, add):
 
 @kernel
 def _add_up(rows, sums, how):
-    """Add the sum of each column to sums (ADD), or add row after row to sums (CONTINUE)."""
+    """Add up the rows for each column. With `how` = ADD, add the result to sums at the end; with
+    CONTINUE, add one row after another to sums."""
     if how == CONTINUE:
         for i in range(len(rows)):
             for j in range(len(sums)):

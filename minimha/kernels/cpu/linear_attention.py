@@ -22,7 +22,8 @@ from .row_softmax import dot, scale_by
 
 @register("chunked")
 def chunked(*arrays: Any, size: int) -> Any:
-    """As `attention.linear.chunked`; saves the states between the chunks, and the errors."""
+    """The value and the pullback of `attention.linear.chunked`; saves the states between the
+    chunks, and the errors."""
     query, key, value, beta, log_decay, state = arrays
     present = [x for x in arrays if x is not None]
     if not are_floats(*present) or not value.size or unavailable("scipy", "threadpoolctl"):
@@ -80,8 +81,9 @@ def _forward(part, q, k, v, beta, log_decay, size, states, errors, out):
 def _backward(
     part, q, k, v, beta, log_decay, size, states, errors, dout, dq, dk, dv, dbeta, dlog, dstates
 ):
-    """Fill the gradients. On entry, dstates is the gradient of the states after the last chunk; on
-    return, of those before the first."""
+    """Compute the gradients dq, dk, dv, dbeta and dlog. On entry, dstates is the gradient of the
+    states after the last chunk; on return, it is the gradient of the states before the first
+    chunk."""
     for n in range(*share(part)):
         dstate = dstates[n]
         for c in range(states.shape[1] - 2, -1, -1):
@@ -122,7 +124,8 @@ def _backward(
 
 @kernel
 def _remaining(log_decay):
-    """As `remaining`."""
+    """For each position of a chunk, the fraction that remains of the state before the chunk (column
+    0) and of what each key has written (the other columns): `remaining` in `attention.linear`."""
     t = len(log_decay)
     left, row = np.zeros((t, t + 1), log_decay.dtype), np.ones(t + 1, log_decay.dtype)
     for i in range(t):
@@ -133,7 +136,8 @@ def _remaining(log_decay):
 
 @kernel
 def _reading(rows, key, state, left):
-    """weights and past, as in `reading`."""
+    """The weights of the rows for each key, and what they read from the state before the chunk, as
+    `attention.linear` computes them in `reading`."""
     weights = np.dot(rows, key.T)
     for i in range(len(rows)):
         for j in range(len(key)):
@@ -143,7 +147,8 @@ def _reading(rows, key, state, left):
 
 @kernel
 def _reading_backward(rows, key, state, left, weights, past, dread, new, dkey, dstate, dleft):
-    """The gradient of rows; adds to those of key, state and log left."""
+    """The pullback of `_reading`: returns the gradient of rows, and adds the gradients of key, of
+    state and of the logarithm of `left` to dkey, dstate and dleft."""
     draw, dpast = np.dot(dread, new.T), _scaled(left[:, 0], dread)
     for i in range(len(rows)):
         dleft[i, 0] += dot(dread[i], past[i])

@@ -32,7 +32,8 @@ _INT32 = ir.IntType(32)
 
 
 def written_by(write):
-    """What Numba calls to generate the code of an intrinsic, from `write(code, *arguments)`.
+    """Make the function that Numba calls to generate the code of an intrinsic. It calls
+    `write(code, *arguments)`, which writes the code.
 
     `write` receives an array as the place of its first entry, a tuple as a list, and None as None.
     It may return the result. Vectors have entries of the type of the first argument, or of its
@@ -56,11 +57,12 @@ def written_by(write):
 
 
 class Code:
-    """The code of an intrinsic, for vectors of one type of number; each method adds to it.
+    """The code of an intrinsic, for vectors of one type of number. Each method adds instructions to
+    the code.
 
-    builder  of llvmlite, for what has no method here
+    builder  the builder of llvmlite, for instructions that have no method here
     length   the number of entries of a vector
-    zeros    a vector of them
+    zeros    a vector of zeros
     """
 
     def __init__(self, context, builder, dtype):
@@ -73,19 +75,21 @@ class Code:
         self._anything = ir.Constant(self._vector, ir.Undefined)
 
     def entry(self, x, k):
-        """The place of entry k of x."""
+        """The place of entry k of the array that begins at the place x."""
         return self.builder.gep(x, [self._index(k)])
 
     def row(self, x, k, distance):
-        """The place of row k of x, whose rows begin at this distance from each other."""
+        """The place of row k of the array that begins at the place x; its rows begin at this
+        distance from each other."""
         return self.builder.gep(x, [self.builder.mul(self._index(k), distance)])
 
     def vector_at(self, place):
-        """The place of the vector that begins at the place of a number."""
+        """The place of a number as the place of a vector that begins with this number."""
         return self.builder.bitcast(place, self._vector.as_pointer())
 
     def vectors_at(self, place, count):
-        """The places of this many vectors, one after another."""
+        """A list of the places of `count` vectors that follow one another; the first begins at
+        `place`."""
         return [self.vector_at(self.entry(place, v * self.length)) for v in range(count)]
 
     def _index(self, k):
@@ -101,11 +105,13 @@ class Code:
         self.builder.store(x, place, align=4)
 
     def variable(self, x):
-        """The place of a variable with this initial value, which LLVM keeps in a register."""
+        """Make a variable with the initial value x, and return its place; LLVM keeps it in a
+        register."""
         return cgutils.alloca_once_value(self.builder, x)
 
     def prefetch(self, place, *, to_write, locality):
-        """Begin to load a cache line. Its locality is 3 for all caches, 2 for the L2 cache."""
+        """Begin to load the cache line at a place. A locality of 3 means into all caches, 2 means
+        into the L2 cache; `to_write` says whether the line will be written."""
         kind = ir.FunctionType(ir.VoidType(), [_BYTE, _INT32, _INT32, _INT32])
         function = self.builder.module.declare_intrinsic("llvm.prefetch", [_BYTE], kind)
         is_data = _INT32(1)
@@ -113,16 +119,17 @@ class Code:
         self.builder.call(function, [place, _INT32(int(to_write)), _INT32(locality), is_data])
 
     def repeat(self, x):
-        """A number in every entry of a vector."""
+        """A vector whose entries are all the number x."""
         first = self.builder.insert_element(self._anything, x, _INT32(0))
         return self.shuffle(first, self._anything, [0] * self.length)
 
     def first(self, x):
-        """The first entry of a vector."""
+        """The first entry of the vector x."""
         return self.builder.extract_element(x, _INT32(0))
 
     def shuffle(self, a, b, places):
-        """A vector of entries of a, counted from 0, and of b, counted from `length`."""
+        """A vector of chosen entries of the vectors a and b. `places` has their numbers: from 0 for
+        the entries of a, from `length` for those of b."""
         mask = ir.Constant(ir.VectorType(_INT32, self.length), places)
         return self.builder.shuffle_vector(a, b, mask)
 
@@ -133,7 +140,7 @@ class Code:
         return self.builder.fmul(a, b)
 
     def multiply_add(self, a, b, c):
-        """a b + c of vectors or numbers, rounded once."""
+        """a b + c, for vectors or numbers, rounded once."""
         lanes = f"v{self.length}" if a.type == self._vector else ""
         kind = {"float": "f32", "double": "f64"}[str(self._number)]
         function = cgutils.get_or_insert_function(
@@ -142,7 +149,7 @@ class Code:
         return self.builder.call(function, [a, b, c])
 
     def equal(self, x, y):
-        """Whether an integer has the value y."""
+        """A condition: whether the integer x has the value y."""
         return self.builder.icmp_signed("==", x, self._integer(y))
 
     @contextlib.contextmanager
@@ -153,7 +160,7 @@ class Code:
 
     @contextlib.contextmanager
     def rolled_loop(self, count):
-        """A loop that LLVM does not unroll.
+        """Like `loop`, but LLVM does not unroll the loop.
 
         With AVX-512, LLVM mixes two steps of `multiply_block` in an order that needs more registers
         than there are: in `linear`, sums moved to memory and back, which took twice the time.

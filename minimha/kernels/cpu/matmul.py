@@ -28,10 +28,10 @@ _LINE = 64  # bytes in a cache line
 
 @kernel
 def matrix(m, n, operand):
-    """An uninitialised (m, n) for a left operand or a result.
+    """A new matrix (m, n), not yet filled, for a left operand or a result.
 
-    Blocks read and write a few rows beyond its end. Those are zeros: uninitialised memory often
-    contains subnormal numbers, which slow a CPU down a hundredfold.
+    Blocks read and write a few rows beyond its end. Those rows are zeros: uninitialised memory
+    often contains subnormal numbers, which slow a CPU down a hundredfold.
     """
     memory = cache_aligned((m + ROWS) * n + ROWS, operand)
     memory[m * n :] = 0
@@ -40,7 +40,8 @@ def matrix(m, n, operand):
 
 @kernel
 def cache_aligned(size, operand):
-    """An uninitialised (size,) that begins a cache line, so that no vector lies in two of them."""
+    """A new array (size,), not yet filled, that begins at a cache line, so that no vector lies in
+    two lines."""
     memory = np.empty(size + _LINE // operand.itemsize, operand.dtype)
     start = -memory.ctypes.data % _LINE // operand.itemsize
     return memory[start : start + size]
@@ -62,7 +63,8 @@ def padded_rows(m, operand):
 
 @kernel
 def right(x, region, operand):
-    """A region (depth, n) of x as a right operand: a copy, or panels (·, depth, width)."""
+    """Copy a region (depth, n) of x as a right operand: a matrix for BLAS, or panels (·, depth,
+    width) for blocks."""
     t0, t1, n0, n1 = region
     if operand.ndim == 2:
         return x[t0:t1, n0:n1].copy()
@@ -86,7 +88,7 @@ def right(x, region, operand):
 
 @kernel
 def as_right(x, operand):
-    """x (depth, n), with n from `padded_columns`, as a right operand: a view."""
+    """A view of x (depth, n) as a right operand; n must be a result of `padded_columns`."""
     if operand.ndim == 2:
         return x
     (row, entry), width = x.strides, operand.shape[2]
@@ -119,7 +121,8 @@ def right_of_transpose(x, region, operand):
 
 @kernel
 def _panels(depth, n, operand):
-    """Uninitialised panels for n columns; the last one starts as zeros if they do not fill it."""
+    """Memory for panels of n columns, not yet filled. If the columns do not fill the last panel, it
+    starts as zeros."""
     width = operand.shape[2]
     count = -(-n // width)
     panels = cache_aligned(count * depth * width, operand).reshape(count, depth, width)
@@ -130,7 +133,8 @@ def _panels(depth, n, operand):
 
 @kernel
 def some_columns(b, start, stop):
-    """Columns of a `right_of_transpose`, from a multiple of the columns of a block."""
+    """The columns from start to stop of a result of `right_of_transpose`, where start is a multiple
+    of the columns of a block."""
     if b.ndim == 4:
         return b[0, 0, start:stop].reshape(1, 1, stop - start, b.shape[3])
     width = b.shape[2]
@@ -139,9 +143,10 @@ def some_columns(b, start, stop):
 
 @kernel
 def multiply(a, depth, b, start, c, add):
-    """c = a[:, :depth] @ b[start : start + depth], or c plus that.
+    """Store a[:, :depth] @ b[start : start + depth] in c or, if `add`, add it to c.
 
-    a (≥ m, ≥ depth), b a right operand, c (m, n). BLAS needs a (m, depth) and b (depth, n).
+    a has at least m rows and depth columns, b is a right operand, and c is (m, n). BLAS needs a (m,
+    depth) and b (depth, n).
     """
     if b.ndim == 4:
         np.dot(a, b[0, 0].T, c)

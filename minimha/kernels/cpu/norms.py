@@ -13,12 +13,14 @@ from .jit import reduction, strict_kernel
 from .parallel import share
 
 _BLOCK = 64
-"""Rows whose parameter gradients are summed separately, which keeps rounding errors small."""
+"""The number of rows whose contributions to the gradients of the parameters are summed before they
+are added to the total, which keeps rounding errors small."""
 
 
 @register("layer_norm")
 def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5) -> Any:
-    """As `functional.layer_norm`; saves x and two numbers per row."""
+    """The value and the pullback of `functional.layer_norm`, or None for arrays that the kernel
+    does not support. Saves x and two numbers per row."""
     shift = np.zeros_like(weight) if bias is None else bias
     if not are_floats(x, weight, shift) or not weight.shape == shift.shape == x.shape[-1:]:
         return None
@@ -28,7 +30,8 @@ def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float
 
 @register("rms_norm")
 def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
-    """As `functional.rms_norm`; saves x and two numbers per row."""
+    """The value and the pullback of `functional.rms_norm`, or None for arrays that the kernel does
+    not support. Saves x and two numbers per row."""
     if not are_floats(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:
         return None
     return _normalise(x, weight, None, eps)
@@ -74,7 +77,8 @@ def _forward(chunk, x, weight, bias, eps, y, statistics):
 
 @strict_kernel
 def _backward(chunk, x, weight, bias, statistics, dy, dx, sums, totals):
-    """Store dx, and add dweight and dbias to totals."""
+    """Store the gradient of x in dx, and add dweight and dbias to totals. `sums` is memory for the
+    sums over blocks of rows."""
     _backward_in_blocks(chunk, x, weight, bias, statistics, dy, dx, sums)
     for k in range(len(totals)):
         for block in range(sums.shape[1]):
@@ -102,8 +106,8 @@ def _backward_in_blocks(chunk, x, weight, bias, statistics, dy, dx, sums):
 
 @strict_kernel
 def _totals_in_order(chunk, x, statistics, dy, totals):
-    """Add dweight and dbias to totals, row by row: rows of zeros then change nothing. The range
-    counts the columns."""
+    """Add dweight and dbias to totals, row by row, so that rows of zeros change nothing. Calls
+    share the columns."""
     start, stop = share(chunk)
     dweight, dbias = totals[0][start:stop], totals[-1][start:stop]
     for i in range(len(x)):
@@ -134,7 +138,8 @@ def _sum_of_squares(x, mean):
 
 @reduction
 def _means(x, dy, weight, mean, inverse):
-    """mean(g) and mean(g · x̂) of a row, with g = dy · weight."""
+    """The means of g and of g · x̂ over a row, where g = dy · weight and x̂ is the normalised
+    row."""
     g = gx = x.dtype.type(0)
     for j in range(x.size):
         g += dy[j] * weight[j]

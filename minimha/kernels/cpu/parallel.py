@@ -56,9 +56,9 @@ _LOOKS = 10_000
 
 
 def whole(count: int, chunks: int = 1) -> tuple[int, int, int, int, np.ndarray]:
-    """range(count) as a kernel's first argument, to be divided into this many chunks.
+    """Make the first argument of a kernel: range(count), to be divided into this many chunks.
 
-    (0, count, 0 or the number of chunks, the number of helpers, the board). All callers share
+    It is (0, count, 0 or the number of chunks, the number of helpers, the board). All callers share
     `threads.number()` − 1 helpers. A call never waits for a helper to wake up.
     """
     chunks = min(chunks, _MOST)
@@ -118,7 +118,8 @@ def own(x, part):
 
 _INTEGER, _POINTER, _CODE = ir.IntType(64), ir.IntType(8).as_pointer(), ir.IntType(32)
 _CALL = ir.FunctionType(_CODE, [_POINTER, _INTEGER])
-"""The type of a function that computes a chunk: (arguments, chunk) -> 0, or 1 if it failed."""
+"""The type of a compiled function that computes a chunk. It takes the address of the arguments and
+the number of the chunk, and returns 0, or 1 if the chunk failed."""
 
 
 @intrinsic
@@ -157,8 +158,9 @@ def share(typing, chunk):
 
 
 def _for_chunk(kernel, arguments):
-    """The _CALL that calls a kernel for a chunk. A kernel's first arguments are where to put its
-    result and an exception, start, stop and the number of chunks."""
+    """Generate a function of type _CALL that calls a kernel for one chunk. The kernel's first
+    arguments are where to put its result and an exception; then come start, stop and the number of
+    chunks."""
     function = ir.Function(kernel.module, _CALL, kernel.module.get_unique_name("chunk"))
     function.linkage = "internal"
     builder = ir.IRBuilder(function.append_basic_block())
@@ -169,7 +171,7 @@ def _for_chunk(kernel, arguments):
     start, stop, chunks = values[2:5]
 
     def edge(k):
-        """start + (stop − start) · k / chunks"""
+        """Where chunk k begins: start + (stop − start) · k / chunks."""
         distance = builder.mul(builder.sub(stop, start), k)
         return builder.add(start, builder.sdiv(distance, chunks))
 
@@ -188,7 +190,8 @@ _SERVED = types.int64[::1], types.uint8[::1]
 
 @kernel
 def _serve(board, cores):
-    """The loop of an awake helper: help until there has been no work many times in a row."""
+    """The loop of a helper that is awake: it helps, until it has found no work `_LOOKS` times in a
+    row."""
     _add(board, AWAKE, 1)
     looked = 0
     while looked < _LOOKS:
@@ -206,7 +209,8 @@ def _serve(board, cores):
 
 @numba.njit
 def _lead(chunks, helpers, board, function, arguments):
-    """Compute all chunks, with any helpers: 1, 2 if a chunk failed, or 0 if another call leads."""
+    """Compute all chunks, together with any helpers that join. Returns 1 on success, 2 if a chunk
+    failed, and 0 without computing anything if another call is being divided."""
     if not _swap(board, BUSY, 0, 1):
         return 0
     _store(board, FUNCTION, function), _store(board, ARGUMENTS, arguments)
@@ -223,7 +227,8 @@ def _lead(chunks, helpers, board, function, arguments):
 
 @numba.njit
 def _compute_chunks(board, from_back):
-    """Compute chunks while any are left. The board is valid until all are finished."""
+    """Compute chunks while any are left, from the back of the range or from the front. The board is
+    valid until all are finished."""
     work = _load(board, WORK)
     while _left(work):
         k = ((work >> _END) & _MOST) - 1 if from_back else work & _MOST
@@ -273,7 +278,7 @@ else:
 
 @intrinsic
 def _do(typing, function, arguments, k):
-    """Compute a chunk; 1 if it failed."""
+    """Compute chunk k by calling a function at its address. Returns 0, or 1 if the chunk failed."""
 
     def generate(context, builder, signature, values):
         function = builder.inttoptr(values[0], _CALL.as_pointer())
@@ -283,8 +288,8 @@ def _do(typing, function, arguments, k):
 
 
 def _atomic(result, do):
-    """An intrinsic of the board, an entry and values: do(builder, pointer to the entry, *values),
-    in one step for all threads."""
+    """Make an intrinsic of the board, the number of an entry, and values. It does do(builder,
+    pointer to the entry, *values) in one step, which no other thread can interrupt."""
 
     @intrinsic
     def access(typing, board, entry, *values):

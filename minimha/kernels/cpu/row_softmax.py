@@ -14,7 +14,7 @@ from .jit import kernel, reduction, widest_vectors
 
 @kernel(forceinline=True)
 def row_max(row):
-    """The largest entry, or NaN if there is one.
+    """The largest entry of a row, or NaN if an entry is NaN.
 
     If a NaN has its sign bit set, the result may be another entry above −∞; exp(row − maximum) is
     NaN at that place in either case. LLVM vectorises a maximum of integers, but not of floats, so
@@ -43,7 +43,7 @@ def _bits(x):
 
 
 def _from_bits(x):
-    """The inverse of `_bits`."""
+    """The float that has these bits: the inverse of `_bits`."""
 
 
 @overload(_bits, inline="always")
@@ -62,7 +62,8 @@ def _compiled_from_bits(x):
 
 @reduction
 def exp_minus(row, peak):
-    """row <- exp(row - peak), for a peak that no entry exceeds. Returns the sum."""
+    """Replace a row by exp(row − peak), for a peak that no entry exceeds. Returns the sum of the
+    new row."""
     widest_vectors()
     y = row.dtype.type(0)
     for j in range(len(row)):
@@ -74,7 +75,7 @@ def exp_minus(row, peak):
 
 @kernel
 def scale_by(row, factor):
-    """row <- row · factor."""
+    """Multiply a row by a factor, in place."""
     for j in range(len(row)):
         row[j] *= factor
 
@@ -93,7 +94,8 @@ def is_finite(row):
 
 @reduction
 def dot(row, other):
-    """Σ row · other, in any fast order, which depends only on the length."""
+    """The sum of row · other. The order in which the products are added is fast, and depends only
+    on the length."""
     y = row.dtype.type(0)
     for j in range(len(row)):
         y += row[j] * other[j]

@@ -16,7 +16,8 @@ from .row_softmax import dot, exp_minus, row_max, scale_by
 
 @register("softmax")
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
-    """As `functional.softmax`, over the last axis and without a mask; saves y."""
+    """The value and the pullback of `functional.softmax` over the last axis and without a mask;
+    None in other cases. Saves y."""
     if mask is not None or not are_floats(x) or not x.ndim or axis not in (-1, x.ndim - 1):
         return None
     y, x = np.empty(x.shape, x.dtype), as_rows(x)
@@ -51,7 +52,8 @@ def _softmax_backward(chunk, y, dy, dx):
 
 @register("cross_entropy")
 def cross_entropy(logits: Array, targets: Array) -> Any:
-    """As `functional.cross_entropy`; saves the probabilities."""
+    """The value and the pullback of `functional.cross_entropy`, or None for arrays that the kernel
+    does not support. Saves the probabilities."""
     if not are_floats(logits) or not logits.ndim:
         return None
     classes = as_indices(targets, logits.shape[-1])
@@ -72,7 +74,7 @@ def cross_entropy(logits: Array, targets: Array) -> Any:
 
 @strict_kernel
 def _mean(losses):
-    """The mean, summed from first to last, as `batch_invariant` promises."""
+    """The mean of the losses, summed from first to last, as `batch_invariant` promises."""
     total = 0.0
     for loss in losses:
         total += loss

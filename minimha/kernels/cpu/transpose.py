@@ -52,5 +52,5 @@ def transposed(code, x, row):
 
 
 def _rows_of_block(code, x, row):
-    """The places of the rows, each a vector."""
+    """The places of the rows of a block, each as the place of a vector."""
     return [code.vector_at(code.row(x, r, row)) for r in range(code.length)]

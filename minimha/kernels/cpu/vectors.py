@@ -11,7 +11,7 @@ from .registers import VECTORS
 
 @intrinsic
 def fma(typing, a, b, c):
-    """a b + c of numbers, rounded once."""
+    """Compute a b + c for numbers, rounded once."""
 
     def write(code, a, b, c):
         return code.multiply_add(a, b, c)

@@ -17,14 +17,16 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 @register("gelu", library="cupy")
 def gelu(x: Array, times: Array | None = None) -> Any:
-    """As `functional.gelu`."""
+    """The value and the pullback of `functional.gelu`, or None for an array that the kernel does
+    not support."""
     c = 2 * math.sqrt(2 / math.pi)
     return _gate(x, times, c, c * 0.044715, bound=10.0)
 
 
 @register("silu", library="cupy")
 def silu(x: Array, times: Array | None = None) -> Any:
-    """As `functional.silu`."""
+    """The value and the pullback of `functional.silu`, or None for an array that the kernel does
+    not support."""
     return _gate(x, times, 1.0, 0.0, bound=80.0)
 
 
@@ -52,7 +54,8 @@ def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> 
 
 @register("dropout", library="cupy")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
-    """As `functional.dropout`, if keep has the shape of x."""
+    """The value and the pullback of `functional.dropout`, if keep, the array that says which
+    entries dropout keeps, has the shape of x."""
     if not cuda.are_reals(x) or type(p) is not float or not 0 <= p < 1:
         return None
     if type(keep) is not type(x) or not backend.is_boolean(keep) or keep.shape != x.shape:

@@ -21,7 +21,8 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 @register("embedding", library="cupy")
 def embedding(table: Array, indices: Array) -> Any:
-    """As `functional.embedding`. The pullback adds up the gradients of a row in no fixed order."""
+    """The value and the pullback of `functional.embedding`, or None for arrays that the kernel does
+    not support. The pullback adds up the gradients of a row in no fixed order."""
     if not cuda.are_reals(table) or table.ndim != 2:
         return None
     if type(indices) is not type(table) or not backend.is_integral(indices) or not indices.size:
@@ -40,7 +41,8 @@ def embedding(table: Array, indices: Array) -> Any:
 
 @register("rotations", library="cupy")
 def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: Any) -> Any:
-    """As `functional.rope.rotations`."""
+    """The cosines and sines of rotary positions, as `functional.rope.rotations` returns them, or
+    None for a dtype, base or scaling that the kernel does not support."""
     if np.dtype(dtype).name not in cuda.REALS or not positions.size or not 0 < base < math.inf:
         return None
     if type(scaling) not in (type(None), Llama3):
@@ -62,8 +64,8 @@ def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: An
 
 @register("rotate", library="cupy")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
-    """As `functional.rope.rotate`. y has the memory layout of x, even if x is a view of an array
-    (B, T, H, D), as the heads from a projection are."""
+    """The value and the pullback of `functional.rope.rotate`. The result has the memory layout of
+    x, even if x is a view of an array (B, T, H, D), as the heads from a projection are."""
     if not cuda.are_reals(x, cos, sin) or x.ndim < 2:
         return None
     shape = x.shape
@@ -89,6 +91,6 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
 
 
 def _strides(x: Array) -> tuple[int, int, int]:
-    """The strides along B, H and T, in entries."""
+    """The strides of x along B, H and T, counted in entries."""
     b, h, t, _ = x.strides
     return b // x.itemsize, h // x.itemsize, t // x.itemsize

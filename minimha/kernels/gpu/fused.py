@@ -31,13 +31,13 @@ from . import cuda
 
 SOURCE = Path(__file__).with_name("fused.cu")
 _THREADS, _BLOCKS = 256, 2**16
-"""The most threads in a block, and the most blocks in a grid."""
+"""The largest number of threads in a block, and of blocks in a grid."""
 
 obstacle = obstacle_to_fused
 
 
 def laid_out(x: Arguments) -> Arguments:
-    """The arguments as `forward` and `backward` take them."""
+    """The arguments in the form that `forward` and `backward` take."""
     return x
 
 
@@ -76,7 +76,8 @@ def backward(
 
 
 def _launch(name: str, scores: Array, *arguments: Any) -> None:
-    """Run a kernel on all rows; the number of keys is its last argument."""
+    """Run a kernel on all rows of the scores. The arguments follow the scores; the last one is the
+    number of keys."""
     s = scores.shape[-1]
     rows = math.prod(scores.shape[:-1])
     blocks = min(rows, _BLOCKS)
@@ -90,7 +91,9 @@ def _hides(x: Arguments) -> bool:
 
 
 def _visible_keys(x: Arguments) -> tuple[Any, Any, Array | None]:
-    """start, stop (…, H, T) and the array of `masks.KeyIntervals`; null pointers without a mask."""
+    """For each query, the first key that it sees and the end of these keys, both (…, H, T), and the
+    array of a mask inside these intervals, or None. Without a mask, null pointers take the place of
+    both intervals."""
     intervals = masks.key_intervals(x.mask, x.query, x.key)
     if intervals is None:
         return 0, 0, None
@@ -102,8 +105,9 @@ def _visible_keys(x: Arguments) -> tuple[Any, Any, Array | None]:
 
 
 def _strided(a: Array | None, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """An array that broadcasts to (…, H, T, S), and its strides along B, H, T and S in entries: 0
-    along an axis that it shares. Zeros, the first of them a null pointer, for None."""
+    """An array that broadcasts to (…, H, T, S), and its strides along B, H, T and S in entries. A
+    stride is 0 along an axis that the array shares. For None, all five are 0, and the first is a
+    null pointer."""
     if a is None:
         return (0,) * 5
     a = like_scores(a, shape)

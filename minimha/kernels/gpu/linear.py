@@ -36,7 +36,8 @@ _PARTS = np.dtype([("part", np.int64, (_MOST,)), ("columns", np.int64, (_MOST,))
 def linear_maps(
     x: Array, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: WantedOfMaps
 ) -> Any:
-    """As `functional.linear_maps`, for up to four maps, either all of them with a bias or none."""
+    """The value and the pullback of `functional.linear_maps`, for up to four maps, either all of
+    them with a bias or none; None in other cases."""
     count = len(ws)
     biases = [b for b in bs if b is not None]
     arrays = *ws, *biases
@@ -99,7 +100,7 @@ def linear_maps(
 
 
 def side_by_side(parts: Sequence[Array]) -> Array:
-    """Arrays (…, N₁), (…, N₂), … as the columns of one array (…, N₁ + N₂ + …)."""
+    """Join arrays (…, N₁), (…, N₂), … to one array (…, N₁ + N₂ + …), column beside column."""
     if len(parts) == 1:
         return parts[0]
     width = sum(part.shape[-1] for part in parts)
@@ -109,7 +110,7 @@ def side_by_side(parts: Sequence[Array]) -> Array:
 
 
 def apart(whole: Array, widths: Sequence[int]) -> list[Array]:
-    """The inverse of `side_by_side`: copies of the columns, as arrays of these widths."""
+    """Cut an array into copies of its columns, with these widths: the inverse of `side_by_side`."""
     if len(widths) == 1:
         return [whole]
     parts = [cuda.empty((*whole.shape[:-1], width), like=whole) for width in widths]

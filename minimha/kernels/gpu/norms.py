@@ -21,7 +21,8 @@ _ROWS = 64
 
 @register("layer_norm", library="cupy")
 def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5) -> Any:
-    """As `functional.layer_norm`; saves x, the weight and two numbers per row."""
+    """The value and the pullback of `functional.layer_norm`, or None for arrays that the kernel
+    does not support. Saves x, the weight and two numbers per row."""
     given = (weight,) if bias is None else (weight, bias)
     if not cuda.are_reals(x, *given) or any(p.shape != x.shape[-1:] for p in given):
         return None
@@ -30,7 +31,8 @@ def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float
 
 @register("rms_norm", library="cupy")
 def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
-    """As `functional.rms_norm`; saves x, the weight and two numbers per row."""
+    """The value and the pullback of `functional.rms_norm`, or None for arrays that the kernel does
+    not support. Saves x, the weight and two numbers per row."""
     if not cuda.are_reals(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:
         return None
     y, pullback = _normalise(x, weight, None, eps, centred=False)
@@ -38,7 +40,8 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
 
 
 def _normalise(x: Array, weight: Array, bias: Array | None, eps: float, centred: bool) -> Any:
-    """The value and its pullback. If not `centred`, the mean counts as 0."""
+    """The value and the pullback of `layer_norm` or, if not `centred`, of `rms_norm`, for which the
+    mean counts as 0."""
     x = cuda.contiguous(x)
     weight = cuda.contiguous(weight)
     given_bias = None if bias is None else cuda.contiguous(bias)

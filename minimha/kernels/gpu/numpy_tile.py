@@ -42,29 +42,32 @@ _FILL = {"ZERO": 0.0, "NEG_ZERO": -0.0, "POS_INF": np.inf, "NEG_INF": -np.inf}
 _NOBODY, _SEVERAL = -1, -2
 
 _now: Any = types.SimpleNamespace(largest=np.inf)
-"""The launch in progress: the block that runs, which blocks loaded and stored what, and the most
-entries of a tile."""
+"""The state of the launch in progress: the block that runs, which blocks loaded and stored each
+entry, and the largest number of entries that a tile may have."""
 
 
 @ExtensionPoint
 def run_elsewhere(grid: Any, arrays: list[np.ndarray], run: Callable[..., None]) -> Any:
-    """Run the blocks of a launch in another way: homework watches kernels like this.
+    """An extension point that runs the blocks of a launch in another way. Homework uses it to watch
+    kernels.
 
     run(block, functions, largest) runs a block; the functions are the load and the store of each
     array, and no tile may have more entries than the largest. Returns the arrays that were changed
-    as pairs [k, array], or None to leave the launch to this module."""
+    as pairs [k, array], or None to leave the launch to this module.
+    """
     return None
 
 
 class Constant:
-    """`Constant[int]` annotates a parameter that the compiler knows."""
+    """A type for annotations: `Constant[int]` marks a parameter whose value the compiler knows."""
 
     def __class_getitem__(cls, kind: Any) -> Any:
         return Annotated[kind, "Constant"]
 
 
 class Memory:
-    """An array as a kernel gets it: only `load` and `store` reach its entries."""
+    """An array as a kernel receives it: the kernel can reach its entries only by `load` and
+    `store`."""
 
     def __init__(self, entries: np.ndarray) -> None:
         self.entries, self.shape = entries, entries.shape
@@ -126,7 +129,8 @@ def cdiv(x: Any, y: Any) -> Any:
 
 
 def _region(array: Any, index: Any, shape: Any, order: Any) -> tuple[Any, ...]:
-    """A tile's part of an array: the axes in the tile's order, the slices there and in the tile."""
+    """Where a tile lies in an array. Returns the array's axes in the order of the tile, the slices
+    of the array that the tile covers, and the slices of the tile that lie inside the array."""
     axes = {"C": range(array.ndim), "F": range(array.ndim)[::-1]}.get(order, order)
     view = array.transpose(axes)
     if not len(index) == len(shape) == view.ndim:
@@ -141,7 +145,8 @@ def _region(array: Any, index: Any, shape: Any, order: Any) -> tuple[Any, ...]:
 
 
 def _by(record: dict[int, np.ndarray], array: Any, axes: Any, inside: Any) -> np.ndarray:
-    """Which block loaded or stored each entry of this part of an array."""
+    """For each entry of a part of an array, the number of the block that loaded or stored it, from
+    a record of loads or of stores."""
     blocks = record.setdefault(id(array), np.full(array.shape, _NOBODY))
     return blocks.transpose(axes)[inside]
 
@@ -216,7 +221,8 @@ def min(x: Any, axis: Any = None, *, keepdims: Any = False) -> Any:  # noqa: A00
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """Python numbers take the dtype of the tile; if there is none they are float32."""
+    """The entries of x where the condition is true, and those of y elsewhere. A Python number takes
+    the dtype of the tile; if x and y are both numbers, they are float32."""
     dtype = next((z.dtype for z in (x, y) if isinstance(z, np.ndarray)), float32)
     x, y = (z if isinstance(z, np.ndarray) else np.asarray(z, dtype) for z in (x, y))
     return _tile(np.where(condition, x, y))
@@ -243,7 +249,7 @@ def kernel(function: Any = None, **hints: Any) -> Any:
 
 
 def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any) -> None:
-    """Run all blocks, in a shuffled order. There are no streams: pass None."""
+    """Run all blocks of a launch, in a shuffled order. There are no streams: pass None."""
     run, memories = _prepared(grid, kernel, kernel_args)
     arrays = [memory.entries for memory in memories]
     try:
@@ -348,7 +354,8 @@ def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> l
 
 
 def interpreted(path: str | Path) -> types.ModuleType:
-    """The module at this path, with this module in place of `cuda.tile`."""
+    """The module of kernels at this path, loaded so that it uses this module in place of
+    `cuda.tile`."""
     import importlib.util  # not in the process that runs homework
     from unittest import mock
 

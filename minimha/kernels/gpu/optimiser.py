@@ -29,7 +29,8 @@ _PARAMETERS = np.dtype([("of", _PARAMETER, (_MOST,))])
 def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> list[tuple[Array, ...]] | None:
-    """The next p, m and v for each (p, g, m, v), as `nn.optimisers._adamw` computes them.
+    """The next p, m and v for each (p, g, m, v): a parameter, its gradient and its two moments. The
+    formulas are those of `nn.optimisers._adamw`.
 
     m and v belong to the optimiser, so they change in place. p does not, since a pullback may have
     saved it.
@@ -62,9 +63,9 @@ def square_of_norm(gs: Sequence[Array]) -> Array | None:
 
 @register("clipped", library="cupy")
 def clipped(gs: Sequence[Array], square: Array, largest: float) -> Any:
-    """The norm of all gradients, and the gradients times min(1, largest / (norm + 1e-6)).
+    """The norm of all gradients together, and the gradients times min(1, largest / (norm + 1e-6)).
 
-    square   of the norm, without axes
+    square   the square of the norm, an array without axes
     largest  the largest norm to allow
     """
     if not _supported(gs, [square] * len(gs), alike=False):
@@ -77,8 +78,8 @@ def clipped(gs: Sequence[Array], square: Array, largest: float) -> Any:
 
 
 def _supported(*lists: Sequence[Array], alike: bool = True) -> bool:
-    """Whether the kernels support all of these arrays. If `alike`, those of a parameter, one from
-    each list, must also have the same shape."""
+    """Whether the kernels support all of these arrays. If `alike`, arrays at the same position of
+    the lists, which belong to one parameter, must also have the same shape."""
     first = lists[0][0]
     if not cuda.are_reals(first):
         return False
@@ -93,7 +94,8 @@ def _blocks(x: Array) -> int:
 
 
 def _in_parts(arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same lists cut into parts, of as many parameters as a launch can take."""
+    """Cut each list of arrays into parts, each with as many parameters as a launch can take, and
+    yield them as dictionaries like the given one."""
     count = len(next(iter(arrays.values())))
     for k in range(0, count, _MOST):
         yield {name: xs[k : k + _MOST] for name, xs in arrays.items()}

@@ -17,7 +17,8 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 @register("softmax", library="cupy")
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
-    """As `functional.softmax`, for the last axis and without a mask; saves y."""
+    """The value and the pullback of `functional.softmax` over the last axis and without a mask;
+    None in other cases. Saves y."""
     if mask is not None or not cuda.are_reals(x) or not x.ndim or axis not in (-1, x.ndim - 1):
         return None
     x = cuda.contiguous(x)
@@ -39,7 +40,8 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
 
 @register("cross_entropy", library="cupy")
 def cross_entropy(logits: Array, targets: Array) -> Any:
-    """As `functional.cross_entropy`; saves the logits, the targets and two numbers per row."""
+    """The value and the pullback of `functional.cross_entropy`, or None for arrays that the kernel
+    does not support. Saves the logits, the targets and two numbers per row."""
     if not cuda.are_reals(logits) or not logits.ndim or targets.shape != logits.shape[:-1]:
         return None
     if type(targets) is not type(logits) or not backend.is_integral(targets):

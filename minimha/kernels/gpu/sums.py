@@ -23,14 +23,15 @@ SOURCE = Path(__file__).with_suffix(".cu")
 COLUMNS = 8
 """The number of columns that a block sums, as in common.cuh."""
 _LANES = 128
-"""The largest number of threads for each of them."""
+"""The largest number of threads that share the sum of one column."""
 _HEIGHT = 2**14
 """The largest number of rows that a block sums."""
 
 
 @register("sum", library="cupy")
 def total(x: Array, axis: Any, keepdims: bool) -> Array | None:
-    """As `backend.total`, if the axes are neighbours and the last axis of x is not among them."""
+    """The sum of x over some axes, as `backend.total` returns it, if the axes are neighbours and
+    the last axis of x is not among them; None in other cases."""
     if not cuda.are_reals(x) or axis is None:
         return None
     axes = sorted(axis) if isinstance(axis, tuple) else [axis]

@@ -112,7 +112,7 @@ class Runner(NamedTuple):
 
 @functools.cache
 def on_numpy() -> Runner:
-    """The kernels of `tiles` on NumPy."""
+    """A runner that runs the kernels of `tiles` with NumPy."""
     from . import numpy_tile
 
     kernels = numpy_tile.interpreted(Path(__file__).with_name("tiles.py"))
@@ -129,7 +129,7 @@ def _on_gpu() -> Runner:
 
 
 def runner_of(x: Array) -> Runner:
-    """What runs the kernels for this array."""
+    """The runner for the library of this array."""
     return on_numpy() if isinstance(x, backend.HostArray) else _on_gpu()
 
 
@@ -253,7 +253,8 @@ class TileArguments(NamedTuple):
 
     @classmethod
     def of(cls, x: Arguments) -> TileArguments:
-        """Make them from arguments that were checked, and for which `obstacle` returned None."""
+        """Make the arguments of the kernels from arguments that were checked, and for which
+        `obstacle` returned None."""
         xp = namespace(x.query)
         shape = x.shape
         intervals, inside = _visible_keys(x)
@@ -317,7 +318,7 @@ class Tile(NamedTuple):
 
 
 laid_out = TileArguments.of
-"""The name by which `kernels.attention` calls it."""
+"""The name by which `kernels.attention` calls `TileArguments.of`."""
 
 
 def forward(x: TileArguments, runner: Runner | None = None) -> tuple[Array, Array]:
@@ -397,7 +398,8 @@ def backward(
 
 
 def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Array:
-    """An array of the query's dtype or, if `wide`, of the dtype of sums: at least float32."""
+    """A new array, not yet filled, of the query's dtype or, if `wide`, of the dtype of sums, which
+    is at least float32."""
     xp = namespace(x.query)
     dtype = x.query.dtype
     if wide and dtype.itemsize == 2:
@@ -406,7 +408,8 @@ def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Arra
 
 
 def _kept(x: Arguments) -> Array:
-    """keep (B, H, T, S), or the seed and the threshold of a draw, in an array on the device."""
+    """What the kernels read to know which pairs dropout keeps: an array (B, H, T, S) or, for a
+    draw, its seed and its threshold, in an array on the device."""
     if not isinstance(x.keep, Draw):
         return like_scores(x.keep, x.shape)
     xp = namespace(x.query)
@@ -415,7 +418,8 @@ def _kept(x: Arguments) -> Array:
 
 
 def _visible_keys(x: Arguments) -> tuple[Intervals, Array | None]:
-    """The intervals, and `inside`, which broadcasts to (…, H, T, S); None if intervals suffice."""
+    """The interval of keys that each query sees, and the array of a mask inside the intervals,
+    which broadcasts to (…, H, T, S), or None if the intervals say everything."""
     # A subclass of Band may hide more than an interval says.
     if x.mask is None or type(x.mask) is Band:
         return _intervals_of_band(x), None
@@ -431,7 +435,8 @@ _MOST_BANDS = 32
 
 
 def _intervals_of_band(x: Arguments) -> Intervals:
-    """The intervals for a band, or without a mask, on the device of the query."""
+    """The interval of keys that each query sees under a band, or without a mask, on the device of
+    the query."""
     which = x.mask, x.shape, backend.place(x.query)
     found = _bands.get(which)
     if found is None:
@@ -449,13 +454,13 @@ def _intervals(start: Array, stop: Array, shape: tuple[int, ...]) -> Intervals:
 
 
 def _like_queries(x: Array, shape: tuple[int, ...]) -> Array:
-    """x, which broadcasts to (…, H, T), as an array (B, H, T)."""
+    """Broadcast x to (…, H, T), and reshape it to (B, H, T)."""
     xp = namespace(x)
     x = xp.broadcast_to(xp.astype(x, xp.int32), shape[:-1])
     return xp.reshape(x, (*batch_and_heads(shape), shape[-2]))
 
 
 def _like_heads(x: Array, shape: tuple[int, ...]) -> Array:
-    """x, which broadcasts to (…, H), as an array (B, H)."""
+    """Broadcast x to (…, H), and reshape it to (B, H)."""
     xp = namespace(x)
     return xp.reshape(xp.broadcast_to(x, shape[:-2]), batch_and_heads(shape))

@@ -70,26 +70,26 @@ class Range:
 
 
 def rows(x, b, h, i, height, width):
-    """Tile i of the rows of a head, (height, width)."""
+    """Load tile i of the rows of a head of x, (height, width)."""
     tile = ct.load(x, (b, h, i, 0), (1, 1, height, width), padding_mode=ZERO)
     return tile.reshape((height, width))
 
 
 def columns(x, b, h, i, height, width):
-    """The same tile transposed, (width, height)."""
+    """Load tile i of the rows of a head of x and transpose it, (width, height)."""
     tile = ct.load(x, (b, h, 0, i), (1, 1, width, height), order=(0, 1, 3, 2), padding_mode=ZERO)
     return tile.reshape((width, height))
 
 
 def numbers(x, b, h, i, shape):
-    """One number for each query of tile i; shape is (M, 1) or (1, M)."""
+    """Load one number for each query of tile i; shape is (M, 1) or (1, M)."""
     m = shape[0] * shape[1]
     tile = ct.load(x, (b, h, i), (1, 1, m), padding_mode=ZERO)
     return tile.reshape(shape)
 
 
 def entries(x, at):
-    """One entry of x (B, H, T, S) for each pair of the tile `at`."""
+    """Load one entry of x (B, H, T, S) for each pair of the tile `at`."""
     if at.flip:
         index = (at.b, at.h, at.j, at.i)
         shape = (1, 1, at.N, at.M)
@@ -104,7 +104,8 @@ def entries(x, at):
 
 
 def of_queries(x, at):
-    """M numbers, one for each query, in a shape that broadcasts to the pairs of the tile `at`."""
+    """Reshape M numbers, one for each query, so that they broadcast to the pairs of the tile
+    `at`."""
     shape = (at.M, 1)
     if at.flip:
         shape = (1, at.M)
@@ -112,7 +113,7 @@ def of_queries(x, at):
 
 
 def of_keys(x, at):
-    """The same for N numbers, one for each key."""
+    """Reshape N numbers, one for each key, so that they broadcast to the pairs of the tile `at`."""
     shape = (1, at.N)
     if at.flip:
         shape = (at.N, 1)
@@ -120,12 +121,12 @@ def of_keys(x, at):
 
 
 def all_edges(masked, biased, dropped, counted):
-    """Whether every tile is an edge, since an array has an entry for each pair."""
+    """Whether every tile is an edge, because an array has an entry for each pair."""
     return masked or biased or (dropped and not counted)
 
 
 def parts(only_edges):
-    """For each part of the loop over tiles, whether it visits the edges or the middle."""
+    """The parts of the loop over tiles, in order: True for the edges, False for the middle."""
     edges = (True, False)
     if only_edges:
         edges = (True,)
@@ -133,7 +134,8 @@ def parts(only_edges):
 
 
 def ordered(first, whole, rest, last, only_edges):
-    """A range, limited so that first ≤ whole ≤ rest ≤ last; without a middle if only_edges."""
+    """Make a `Range`, limited so that first ≤ whole ≤ rest ≤ last; it has no middle if
+    only_edges."""
     if only_edges:
         whole = last
     whole = ct.minimum(ct.maximum(whole, first), last)
@@ -142,7 +144,8 @@ def ordered(first, whole, rest, last, only_edges):
 
 
 def tiles_of_keys(begin, end, i, queries, keys, M, N, only_edges):
-    """Which tiles of keys the queries of tile i see; begin and end are (M, 1)."""
+    """The range of tiles of keys that the queries of tile i see. The queries see the keys from
+    begin to end, both (M, 1)."""
     # A query without keys must not extend the range.
     sees = begin < end  # (M, 1)
     first = ct.min(ct.where(sees, begin, keys)) // N
@@ -157,7 +160,8 @@ def tiles_of_keys(begin, end, i, queries, keys, M, N, only_edges):
 
 
 def tiles_of_queries(seeing, b, h, j, only_edges):
-    """Which tiles of queries see the keys of tile j, as the host has found."""
+    """The range of tiles of queries that see the keys of tile j, read from `seeing`, which the host
+    has computed."""
     first = ct.load(seeing, (b, h, j, 0), (1, 1, 1, 1)).item()
     whole = ct.load(seeing, (b, h, j, 1), (1, 1, 1, 1)).item()
     rest = ct.load(seeing, (b, h, j, 2), (1, 1, 1, 1)).item()
@@ -187,8 +191,8 @@ def number(tiles, edge, n):
 def product(x, y, acc, tf32):
     """acc + x y, on the tensor cores. They round float32 to tf32, which has 10 bits of fraction.
 
-    Unless tf32 is enough, the rounding error of each number is multiplied, too, as another tf32.
-    This keeps about 21 bits.
+    If tf32 is false, the rounding error of each number is also multiplied, as a second number in
+    tf32. This keeps about 21 bits.
     """
     if x.dtype != ct.float32 or y.dtype != ct.float32:
         return ct.mma(x, y, acc)
@@ -210,7 +214,7 @@ def exp2(x):
 
 
 def biases(bias, biased, at, dtype):
-    """The bias of each pair, or 0 without a bias."""
+    """Load the bias of each pair of the tile `at`; 0 if there is no bias."""
     added = 0.0
     if biased:
         added = entries(bias, at).astype(dtype)
@@ -244,7 +248,7 @@ def visible(begin, end, inside, masked, added, biased, at):
 
 
 def mixed(x):
-    """A hash: every bit of the result depends on every bit of x. See `functional.Draw`."""
+    """A hash of x: every bit of the result depends on every bit of x. See `functional.Draw`."""
     x = x ^ (x >> 16)
     x = x * 0x7FEB352D
     x = x ^ (x >> 15)
@@ -281,7 +285,7 @@ def finite(x):
 
 
 def sees_odd(seen, x, dtype):
-    """Whether a query sees an entry of a column of x that is not finite, (M, columns)."""
+    """Whether each query sees an entry that is not finite, in each column of x: (M, columns)."""
     # The product counts the odd entries that each query sees.
     odd = ct.where(x * 0.0 == 0.0, 0.0, 1.0)  # (N, columns)
     odd = odd.astype(x.dtype)
@@ -325,9 +329,8 @@ def forward(
     D: Const[int],
     V: Const[int],
 ):
-    """out and lse of M queries. lse is +∞ for a query that sees neither a key nor a sink, so that
-    exp(… − lse) = 0.
-    """
+    """Compute out and lse for M queries. lse is +∞ for a query that sees neither a key nor a sink,
+    so that exp(… − lse) = 0."""
     # The last queries see the most keys under a causal mask: they get the first blocks.
     i = ct.num_blocks(0) - 1 - ct.bid(0)
     h = ct.bid(1)
@@ -424,10 +427,10 @@ def backward_query(
     D: Const[int],
     V: Const[int],
 ):
-    """dq and, if wanted, dbias of M queries.
+    """Compute dq and, if wanted, dbias for M queries.
 
-    Also, for `backward_key`, delta = Σ dout · out − dlse, and spoils, which is NaN for each query
-    whose dout is not finite, else 0.
+    It also computes, for `backward_key`, delta = Σ dout · out − dlse, and spoils, which is NaN for
+    each query whose dout is not finite, else 0.
     """
     i = ct.num_blocks(0) - 1 - ct.bid(0)
     h = ct.bid(1)
@@ -516,7 +519,8 @@ def backward_key(
     D: Const[int],
     V: Const[int],
 ):
-    """dk and dv of N keys: sums over the queries that see them, in all heads that share the keys.
+    """Compute dk and dv for N keys: sums over the queries that see them, in all heads that share
+    the keys.
 
     Tiles of pairs have the shape (N, M) here, so that no product needs them transposed.
     """
