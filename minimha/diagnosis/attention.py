@@ -1,7 +1,7 @@
 """What wrong gradients of attention look like: scale, groups, softmax, dropout, mask.
 
-Each recogniser finds a step of the forward by its values, whatever its name, and compares the
-gradient under check with the gradients that known mistakes produce.
+Each recogniser looks at the values of a step to see which operation it is, whatever its name, and
+compares the gradient under check with the gradients to which known mistakes lead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts of a diagnosis: the nodes at fault, and the likely mistake at each."""
+"""What a diagnosis consists of: the nodes at fault, and the likely mistake at each."""
 
 from __future__ import annotations
 

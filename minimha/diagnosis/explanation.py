@@ -113,7 +113,7 @@ def _guess(trace: Trace, name: str) -> Cause:
 
 
 def _location(trace: Trace, wrong: WrongGradient) -> str:
-    """Where the fault is, in words."""
+    """Return a text that says where the fault is: between which nodes."""
     name, after = wrong.node, listed(wrong.after)
     right = f"gradient of {after} is" if len(wrong.after) == 1 else f"gradients of {after} are"
     text = f"between {name} and {after}: the {right} right, that of {name} is not"

@@ -56,12 +56,14 @@ class Step:
         return f"the backward of the step from {self.name} to {self.consumer}"
 
     def letter(self, name: str) -> str:
-        """The name of a node in formulas: its own, or y for a result if the pullback takes dy."""
+        """Return the name of a node as formulas write it: its own name or, for a result, the letter
+        in the pullback's parameter, y for dy."""
         return self.trace.letters.get(name, name)
 
     @property
     def is_part(self) -> bool:
-        """Whether the node has other consumers as well."""
+        """Whether the step is to one of several consumers, so that only a part of the node's
+        gradient comes back through it."""
         return self.consumer is not None and len(self.consumers) > 1
 
     @cached_property

@@ -87,7 +87,7 @@ def _explain(parser: argparse.ArgumentParser, _: Any) -> int:
 
 
 def _reporting_errors(function: Callable[[Any], int], options: Any) -> int:
-    """Run a subcommand; print an error as one message."""
+    """Run a subcommand and return its exit status. An error is printed as one message."""
     try:
         if options.tasks:
             own = load_tasks(options.tasks)

@@ -1,4 +1,5 @@
-"""Do the parts of the model do anything: attention, the units of the perceptrons, the residuals?"""
+"""Do the parts of the model have any effect: attention, the units of the perceptrons, the residual
+connections?"""
 
 from __future__ import annotations
 

@@ -128,7 +128,8 @@ def _in_float64(probe: Probe) -> tuple[Arrays, bool]:
 
 
 def _is_tied(probe: Probe, name: str) -> bool:
-    """Whether the rows of a parameter are embeddings of tokens and also weights of their logits."""
+    """Whether a parameter is a tied weight: its rows, or its columns, are used both as embeddings
+    of tokens and as the weights of the tokens' logits."""
     x, equal = probe.weights()[name], probe.inputs[:1]
     v = probe.logits(equal).shape[-1]
     if x.ndim != 2 or v not in x.shape or equal.dtype.kind == "f" or v < 3:

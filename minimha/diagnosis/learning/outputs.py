@@ -1,4 +1,4 @@
-"""Are targets and logits fit for the cross entropy?"""
+"""Are the targets and the logits suitable for the cross entropy?"""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""What runs when an answer is checked: tasks and their checks, comparisons, and messages."""
+"""The code that runs when an answer is checked: tasks and their checks, comparisons, and
+messages."""

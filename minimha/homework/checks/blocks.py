@@ -35,7 +35,8 @@ def same_in_blocks(
     expected: Mapping[str, np.ndarray], axes: Mapping[str, str], tile: Mapping[str, int],
     largest: int | None = None,
 ) -> None:  # fmt: skip
-    """Raise AssertionError unless blocks compute yours(*inputs, *numbers) from what they load.
+    """Raise AssertionError unless the blocks of the kernel that yours(*inputs, *numbers) launches
+    compute the expected results, and each block only from what it loads.
 
     expected  the results by name
     axes      of inputs and results: {"x": "T D", "y": "D M", "x y": "T M"}. An entry of a result

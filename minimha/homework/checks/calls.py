@@ -1,4 +1,5 @@
-"""Recorded calls of a function: what it was given, and what it returned, raised and tapped."""
+"""Records the calls of a function: what it was given, what it returned or raised, and what it
+passed to `tap`."""
 
 from __future__ import annotations
 

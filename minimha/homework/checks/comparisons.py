@@ -132,7 +132,7 @@ def _side_by_side(
 
 
 def _entries(*entries: Any) -> list[str]:
-    """The entries as text, with enough digits to tell them apart."""
+    """Return the entries as text, with enough digits to tell them apart."""
     for digits in (9, 17):
         texts = [str(x) if x.dtype == bool else f"{x:.{digits}g}" for x in entries]
         if len(set(texts)) > 1:
@@ -141,8 +141,8 @@ def _entries(*entries: Any) -> list[str]:
 
 
 def named(returned: Any, names: Sequence[str], function: str = "yours") -> dict[str, Any]:
-    """The arrays in a tuple that a function returned, by name. Raises AssertionError unless there
-    is one for each name."""
+    """Return the arrays in a tuple that a function returned, as a dictionary with these names.
+    Raises AssertionError unless there is one array for each name."""
     several = isinstance(returned, tuple | list) or getattr(returned, "ndim", 0) > 0
     if not several or len(returned) != len(names):
         raise AssertionError(instead(f"{function} returns", returned, f"return {', '.join(names)}"))
@@ -180,8 +180,8 @@ def same_pullback(
     yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, name: str = "y",
     tolerance: float = 1e-11,
 ) -> None:  # fmt: skip
-    """Compare the value of an operation, and its gradients for a random cotangent, with the right
-    ones.
+    """Compare the value of an operation with the right value, and its gradients for a random
+    cotangent with the right gradients.
 
     A gradient check compares a pullback only with its own forward pass, and a pullback that is a
     numeric derivative passes it. Choose inputs for which a numeric derivative, entry by entry,
@@ -232,7 +232,8 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
 
 
 def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
-    """Double each intermediate in turn through `tap`: the value must change accordingly."""
+    """Call the function with a `tap` that doubles one intermediate, for each intermediate in turn,
+    and require that the value changes as that of the reference does."""
     for step in recorded(reference, *inputs)[1]:
 
         def doubled(name: str, x: Any, step: str = step) -> Any:
@@ -244,7 +245,8 @@ def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *input
 
 
 def same_gradients(yours: Any, expected: dict[str, Any], values: dict[str, Any]) -> None:
-    """Compare the gradients of the intermediates, a dictionary that a pullback returns last.
+    """Compare the gradients of the intermediates, which a pullback returns last in a dictionary,
+    with the expected ones.
 
     values  the intermediates themselves, by name, to notice that they were returned instead
     """

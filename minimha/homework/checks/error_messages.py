@@ -178,7 +178,8 @@ def line_of(error: BaseException, file: str | None) -> str:
 def _places(
     error: BaseException, file: str | None
 ) -> list[tuple[types.FrameType, traceback.FrameSummary]]:
-    """The frames of this file that led to an error, outermost first."""
+    """Return the stack frames of this file through which an error passed, outermost first, and a
+    summary of each with its line."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     pairs = zip(frames, traceback.extract_tb(error.__traceback__), strict=True)
     return [(frame, summary) for frame, summary in pairs if summary.filename == file]

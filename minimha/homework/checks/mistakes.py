@@ -41,7 +41,7 @@ class Patch(NamedTuple):
 
 
 def patches(text: str) -> list[Patch]:
-    """The mistakes in a text of patches.
+    """Read common mistakes from a text in which each mistake is written as a patch.
 
         - query.shape[-1] ** 0.5
         + 1.0
@@ -49,8 +49,9 @@ def patches(text: str) -> list[Patch]:
         + query.shape[-1]
         Q Kᵀ is divided by D; divide by √D
 
-    A line with + replaces the lines with − above it, or the same as the one before. The text below
-    names the mistake, and so do patches above it without a text of their own.
+    The lines with + replace the lines with − above them; a patch without lines with − replaces the
+    same lines as the patch before it. The text below a patch describes the mistake, and that of the
+    patches above it that have no text of their own.
     """
     found, unnamed, old = list[Patch](), list[tuple[str, str]](), ""
     for removed, added, said in PATCH.findall(text):

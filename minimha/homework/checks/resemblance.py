@@ -20,8 +20,8 @@ Close = Callable[[np.ndarray, np.ndarray], bool]
 
 @np.errstate(divide="ignore", invalid="ignore")  # an entry, or all of a row, may be 0
 def resemblance(yours: np.ndarray, right: np.ndarray, axes: Sequence[str] | None = None) -> str:
-    """How yours is related to the right array, in words: the first relation that holds in every
-    entry, or "" if none does.
+    """Return a text that says how yours is related to the right array: the first relation that
+    holds in every entry, or "" if none does.
 
     axes  the names of the axes of the right array; without them they are numbered
     """

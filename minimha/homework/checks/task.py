@@ -112,9 +112,9 @@ class Task:
         self.checks.append(check)
 
     def mistake(self, old: str, new: str, text: str) -> None:
-        """Add a common mistake: the solution with `new` in place of `old`, which it contains once.
-        If a student's function fails a check and returns the same as this, the message shows the
-        text."""
+        """Add a common mistake, which is made by replacing the text `old` by `new` in the solution,
+        where `old` occurs once. If a student's function fails a check and returns what the solution
+        with this mistake returns, the message shows `text`."""
         self.mistakes.append(Patch(old, new, text))
 
     def code(self, *, solved: bool = False) -> str:
@@ -125,7 +125,7 @@ class Task:
         return "\n\n".join([*functions, with_solution(own) if solved else stubbed(own)])
 
     def verdicts(self, yours: Callable[..., Any], seed: int = 0) -> Iterator[Verdict]:
-        """Check a function, one check after another."""
+        """Run the checks on a function, one after another, and yield the verdict of each."""
         return (self.verdict(check, yours, seed) for check in self.checks)
 
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:

@@ -71,7 +71,8 @@ def source(path: Path) -> bytes:
 
 
 def decoded(data: bytes) -> str:
-    """Decode bytes as text to find a mark in it, in any encoding that an editor may choose."""
+    """Decode the bytes of a file, in whichever encoding an editor may have chosen, so that a mark
+    can be found in the text."""
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
 

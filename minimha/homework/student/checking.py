@@ -41,8 +41,9 @@ def check_files(
 
 @contextlib.contextmanager
 def _away_from_the_terminal(printed: io.StringIO) -> Iterator[None]:
-    """Collect what a student's code prints. It can neither read input nor open a debugger, and in
-    it os._exit raises SystemExit, so that the command does not end without a verdict."""
+    """Collect what a student's code prints inside the block. The code can neither read input nor
+    open a debugger, and os._exit raises SystemExit in it, so that the command does not end without
+    a verdict."""
     before = sys.stdin, sys.breakpointhook, os._exit
     sys.stdin, sys.breakpointhook = io.StringIO(), _no_debugger
     os._exit = sys.exit  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""A student's files: how to find, start, load and check them; hints.
+"""A student's files: functions that find, start, load and check them, and that give hints.
 
 A file is homework if a line near its top is `# minimha homework: softmax · …`, or if it has the
 name of a task and defines that function. With `# minimha homework: adapters`, it is homework for
@@ -99,7 +99,8 @@ def _tasks_of(path: Path) -> tuple[Collection[str], bool]:
 
 
 def start(task: Task, folder: Path, place: Path) -> None:
-    """Write the stub of a task to folder/NAME.py, and note it in the record for `place`.
+    """Write the code of a task that students get to folder/NAME.py, and add this file to the record
+    for `place`.
 
     Raises FileExistsError if the file exists, OSError if it cannot be written.
     """
@@ -137,9 +138,9 @@ def cell(name: str, code: str) -> str:
 
 
 def load(path: Path, name: str) -> Callable[..., Any]:
-    """Run a file as a module of its own and return its function of this name.
+    """Run a file as a separate module, and return the function of this name that it defines.
 
-    Raises LoadError with a message for the student, and NotImplementedError if the file does.
+    Raises LoadError with a message for the student, and NotImplementedError if the file raises it.
     """
     for folder in (str(path.parent), str(path.parent / "src")):  # for imports of own modules
         if folder not in sys.path:

@@ -47,7 +47,7 @@ class ConnectionLost(BaseException):
 
 
 class RemoteFunction:
-    """A function at the other end that can be called like a local one."""
+    """A function of the process at the other end, which can be called like a local one."""
 
     def __init__(self, connection: Connection, number: int, name: str) -> None:
         self.__name__ = self.__qualname__ = name

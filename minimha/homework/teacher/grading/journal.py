@@ -55,7 +55,7 @@ class Journal:
         return result if digest == _digest(answers) else None
 
     def add(self, name: str, answers: Mapping[str, Answer], result: dict[str, Any]) -> None:
-        """Write down the result of a student."""
+        """Write the result of a student to the file."""
         line = json.dumps([name, _digest(answers), result])
         with suppress(OSError), self.path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")

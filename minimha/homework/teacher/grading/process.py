@@ -227,8 +227,8 @@ def _asked(request: Any, *lines: int) -> Any:
 
 @functools.cache
 def _server() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start the process that starts submissions, and return it and the connection to it. It runs
-    until this process ends."""
+    """Start the process that starts submissions, and return this process and the connection to it.
+    The process runs until the present process ends."""
     ours, theirs = socket.socketpair()
     ours.settimeout(_SECONDS)
     folder = str(Path(np.__file__).parents[1])

@@ -50,7 +50,8 @@ class Answer(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A remark on a file or folder, and the student to whom it belongs: "" if to none."""
+    """A remark on a file or folder, and the name of the student to whom it belongs, "" if to
+    none."""
 
     student: str
     text: str

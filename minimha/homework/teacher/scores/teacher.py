@@ -66,8 +66,8 @@ def _points(cell: str, place: str) -> float:
 
 
 def check(found: list[Row], students: Collection[str], tasks: Collection[str]) -> None:
-    """Raise ValueError, with the nearest name, if a row names a student who is not in the folder or
-    a task that is not graded."""
+    """Raise ValueError if a row names a student who is not in the folder or a task that is not
+    graded. The message suggests the most similar name."""
     for row in found:
         for name, names, what in (
             (row.student, students, "student in this folder"),
