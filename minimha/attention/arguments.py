@@ -18,8 +18,8 @@ from ..masks.queries import typed
 
 
 class Inputs(NamedTuple):
-    """The arguments of attention that have gradients, as in `Arguments`, or something else for each
-    of them, such as whether its gradient is wanted."""
+    """The seven arguments of attention that have gradients; or one value for each of these
+    arguments, such as whether its gradient is wanted."""
 
     query: Any
     key: Any
@@ -44,7 +44,8 @@ class Gradients(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """The arguments of every implementation of attention. Those of `inputs` have gradients."""
+    """The arguments that every implementation of attention receives. Those that `inputs` returns
+    have gradients."""
 
     query: Array  # (…, H, T, D)
     key: Array  # (…, G, S, D)
@@ -72,13 +73,14 @@ class Arguments(NamedTuple):
         return (*self.query.shape[:-1], self.key.shape[-2])
 
     def resolved_mask(self) -> Array | None:
-        """The mask as a boolean array."""
+        """The mask as a boolean array, made for the shape of the scores; None without a mask."""
         if self.mask is None:
             return None
         return self.mask.array(self.shape, like=self.query)
 
     def resolved_keep(self) -> Array | None:
-        """keep as a boolean array."""
+        """The boolean array that says which weights dropout keeps, made from a `Draw` if necessary;
+        None without dropout."""
         if isinstance(self.keep, Draw):
             return self.keep.array(self.shape, like=self.query)
         return self.keep
@@ -186,7 +188,8 @@ _PURPOSES = {
 
 
 def _check_shapes(shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise unless the shapes of query, key and value, by title, match."""
+    """Raise ValueError unless the shapes of query, key and value match. The keys of the dictionary
+    are what the message calls them."""
     for title, shape in shapes.items():
         if len(shape) < 2:
             raise ValueError(f"{title} has shape {shape}: it needs at least two axes")
@@ -197,7 +200,7 @@ def _check_shapes(shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 def _mismatch(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> str | None:
-    """What is wrong with the shapes of query, key and value, or None."""
+    """What is wrong with the shapes of query, key and value, in words; None if they match."""
     if q[-1] != k[-1] or not q[-1]:
         return "query and key need the same width D, at least 1"
     if k[-2] != v[-2]:
@@ -213,7 +216,8 @@ def _mismatch(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> str
 
 
 def _check_input(name: str, x: Any, query: Array) -> None:
-    """Raise unless x is an array like query, or a number where one is allowed."""
+    """Raise TypeError or ValueError unless the argument x is an array of the library and dtype of
+    query, or a number where a number is allowed."""
     if x is not query and type(x) is type(query) and x.dtype is query.dtype:
         return  # query has passed
     if name in ("scale", "softcap") and isinstance(x, Number):
@@ -233,7 +237,8 @@ def _check_input(name: str, x: Any, query: Array) -> None:
 
 
 def _check_library(name: str, x: Array, query: Array) -> None:
-    """Raise TypeError for an array of another library or type of real floats than query."""
+    """Raise TypeError if x belongs to another library than query, or if both have real floats of
+    different dtypes."""
     if namespace(x) is not namespace(query) or (
         backend.is_floating(x) and backend.is_floating(query) and x.dtype != query.dtype
     ):

@@ -67,7 +67,7 @@ def implementation(by: str | Callable[..., Any]) -> Iterator[None]:
 
 
 def choose(request: str, x: Arguments) -> Candidate:
-    """The candidate that computes attention for these arguments when a call requests this."""
+    """The candidate that computes attention for these arguments, given the request of the call."""
     request = _in_force(request)
     if batch_invariance.get():
         return _in_order(request, x)
@@ -81,11 +81,11 @@ def choose(request: str, x: Arguments) -> Candidate:
 def computed(
     chosen: Candidate, x: Arguments, wanted: Wanted
 ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
-    """The values (out, weights, lse), None for those not asked for, and the pullback to the seven
-    inputs, by the candidate chosen.
+    """Compute attention by the candidate chosen: the values (out, weights, lse), where weights and
+    lse are None unless asked for, and the pullback to the seven inputs.
 
-    Unless it is native, 16-bit floats are computed in float32, and a draw of dropout becomes an
-    array.
+    If the candidate is not native, it receives 16-bit floats as float32, and a `Draw` of dropout as
+    a boolean array.
     """
     plain = not (backend.is_half(x.query) or isinstance(x.keep, Draw))
     if _rounds_factors(chosen, x):
@@ -169,7 +169,8 @@ def explain_dispatch(
 
 
 def decide(request: Any, x: Arguments) -> Dispatch:
-    """Which implementation is used for these arguments when this is requested, and why."""
+    """Decide which implementation computes attention for these arguments, given the request, and
+    record the reasons."""
     if callable(request):
         return Dispatch(request.__name__, {request.__name__: "requested"})
     auto = request == "auto"
@@ -234,7 +235,7 @@ _ENOUGH = 2**16  # multiplications
 
 
 def _ranking(x: Arguments) -> Ranking:
-    """Which implementations "auto" tries for these arguments, and why in this order."""
+    """The order in which "auto" tries implementations for these arguments, with the reasons."""
     if library_of(x.query) == "cupy":
         return _ON_GPU
     queries = x.shape[-2]
@@ -242,7 +243,8 @@ def _ranking(x: Arguments) -> Ranking:
 
 
 def _too_small(x: Arguments) -> str | None:
-    """The reason why a kernel would not be faster, or None."""
+    """The reason why no kernel would be faster for these arguments, or None if one may be
+    faster."""
     widths = x.query.shape[-1] + x.value.shape[-1]
     if math.prod(x.shape) * widths < _ENOUGH:
         return "too few numbers for a kernel to be faster"
@@ -250,8 +252,8 @@ def _too_small(x: Arguments) -> str | None:
 
 
 def _in_force(request: Any) -> Any:
-    """The request that counts: that of the call, or if it is "auto", that of the enclosing block or
-    of the environment variable."""
+    """The request that counts: the request of the call, unless it is "auto"; then the request of
+    the enclosing block or, without one, of the environment variable."""
     return requested.get() if request == "auto" else request
 
 
@@ -269,7 +271,8 @@ def _candidate(name: str) -> Candidate:
 
 
 def _in_order(request: Any, x: Arguments) -> Candidate:
-    """`microkernel`, the only implementation that keeps the promise of `batch_invariant`.
+    """The candidate "microkernel", the only implementation that keeps the promise of
+    `batch_invariant`: a result has the same bits alone and in a batch.
 
     Raises TypeError if it cannot keep the promise for these arguments, or if another
     implementation is requested.

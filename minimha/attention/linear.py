@@ -20,7 +20,8 @@ from ..functional.masked_products import products, sums_over_keys, sums_over_que
 from ..masks.kinds import broadcasts
 
 Result = tuple[tuple[Array, Array], Pullback]
-"""out (…, T, Dv) and the state after it (…, D, Dv), and their pullback."""
+"""What a step returns: out (…, T, Dv), the state (…, D, Dv) after its positions, and the pullback
+of the two."""
 
 
 class Gradients(NamedTuple):
@@ -135,7 +136,8 @@ def _computed(
     form: str,
     chunk: int,
 ) -> Result:
-    """The values and the pullback to the six arrays, after their checks."""
+    """Check the arguments of `linear_attention` or `gated_delta_rule`, and return the values (out,
+    state) and the pullback to the six arrays."""
     rows = query.shape[:-1]  # (…, H, T)
     if not rows or key.shape != query.shape or value.shape[:-1] != rows:
         raise ValueError("query and key must be (…, H, T, D), and value (…, H, T, Dv)")
@@ -163,7 +165,8 @@ def _computed(
 
 
 def _full(name: str, x: Array | None, shape: tuple[int, ...], like: Array) -> Array:
-    """x, broadcast to a shape; zeros if it is left out."""
+    """x broadcast to this shape, or zeros like the array `like` if x is None. Raises ValueError,
+    with the name, if x does not broadcast."""
     if x is None:
         return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
     if not broadcasts(tuple(x.shape), tuple(shape)):
@@ -185,7 +188,8 @@ def chunked(
     *,
     size: int,
 ) -> Result:
-    """A step for every `size` positions, from the state that the one before returns.
+    """Go through all positions in steps of `size` positions. Each step continues from the state
+    that the step before it returns.
 
     The pullback goes through the steps in reverse order, with the gradient of their states.
     """
@@ -241,7 +245,7 @@ def position(
     log_decay: Array,  # log α (…, 1)
     state: Array,  # S (…, D, Dv)
 ) -> Result:
-    """One position, with rows q, k and v. Read the gradients from the bottom up.
+    """The step for a single position, with rows q, k and v. Read the gradients from the bottom up.
 
         kept  = α S                dα = Σ dkept · S,       dS = α dkept
         error = v − k kept         dv = derror,            dkept −= kᵀ derror,  dk −= derror keptᵀ
@@ -294,7 +298,7 @@ def chunk(
     log_decay: Array,  # (…, T)
     state: Array,  # S (…, D, Dv)
 ) -> Result:
-    """T positions at once.
+    """The step for T positions at once, by products of matrices.
 
         out   = past + weights new         by `reading` with the queries
         error = V − (own + coupling new)   by `reading` with the keys, of what is strictly earlier
@@ -447,7 +451,8 @@ def solved(a: Array, b: Array) -> Array:
 
 
 def solved_from_the_end(a: Array, b: Array) -> Array:
-    """The same for the part above the diagonal."""
+    """x (…, T, Dv) with (I + a) x = b, for the part of a (…, T, T) above its diagonal: as `solved`,
+    with the second half of x first."""
     xp = namespace(b)
     flipped = solved(xp.flip(a, axis=(-2, -1)), xp.flip(b, axis=-2))
     return xp.flip(flipped, axis=-2)

@@ -21,7 +21,8 @@ def attention_loop(
     x: Arguments,
     wanted: Wanted,
 ) -> tuple[tuple[Array, Array, Array | None], Pullback]:
-    """`attention`, head by head, with the same arguments, values and pullback.
+    """Compute `attention` one head after another. The arguments, the values and the pullback are
+    those of `attention`.
 
     If heads share an input, such as the key of a group, its gradient is the sum over these heads.
     """
@@ -118,8 +119,9 @@ def _heads(
     lead: tuple[int, ...],
     shape: tuple[int, ...],
 ) -> list[Any]:
-    """A list with one entry for each head. If x is an array that broadcasts to (*lead, *shape), its
-    parts of this shape; if x is a number or None, x itself each time."""
+    """A list with one entry for each head of each sequence, whose axes are `lead`. If x is an
+    array, which broadcasts to (*lead, *shape), the entries are its parts of this shape. If x is a
+    number or None, each entry is x itself."""
     count = math.prod(lead)
     if not backend.is_array(x):
         return [x] * count
@@ -130,7 +132,8 @@ def _heads(
 
 
 def _joined(parts: Sequence[Array | None], lead: tuple[int, ...]) -> Array | None:
-    """The inverse of `_heads`."""
+    """Join the parts of all heads in one array (*lead, …): the inverse of `_heads`. Returns None if
+    the parts are None."""
     if parts[0] is None:
         return None
     xp = namespace(parts[0])
@@ -139,7 +142,7 @@ def _joined(parts: Sequence[Array | None], lead: tuple[int, ...]) -> Array | Non
 
 
 def _per_head(x: Array, query: Array) -> Array:
-    """(…, G, S, N) -> (…, H, S, N): each key head, repeated for every query head that reads it."""
+    """Repeat each key head for every query head that reads it: (…, G, S, N) -> (…, H, S, N)."""
     if x.shape[:-2] == query.shape[:-2]:
         return x
     group = query.shape[-3] // x.shape[-3]  # H / G
@@ -147,7 +150,8 @@ def _per_head(x: Array, query: Array) -> Array:
 
 
 def _per_group(dx: Array | None, shape: tuple[int, ...]) -> Array | None:
-    """(…, H, S, N) -> (…, G, S, N), of this shape: the sum over the query heads of a key head."""
+    """Add up the query heads that read the same key head: (…, H, S, N) -> (…, G, S, N), which is
+    `shape`. Returns None if dx is None."""
     if dx is None or dx.shape == shape:
         return dx
     xp = namespace(dx)

@@ -152,7 +152,7 @@ def _capped(
 
 def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tuple[Array, Pullback]:
     """The softmax of the scores, with a sink if there is one, which broadcasts to (…, H). The
-    pullback also takes the gradient of lse, or None."""
+    pullback takes the gradients of the weights and of lse, which may be None."""
     if sink is None:
         weights, pull = masked_softmax(scores, mask=visible)
 
@@ -174,7 +174,8 @@ def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tup
 
 
 def drop_weights(weights: Array, keep: Array | None, p: float) -> tuple[Array, Pullback]:
-    """The weights after dropout; unchanged without a keep."""
+    """The weights after dropout, with their pullback. keep says which weights dropout keeps; if it
+    is None, the weights stay unchanged."""
     if keep is None:
         return weights, lambda dy: dy
     dropped, pull = dropout.function(weights, keep, p=p)
@@ -187,7 +188,8 @@ def drop_weights(weights: Array, keep: Array | None, p: float) -> tuple[Array, P
 
 
 def visible_pairs(mask: Array | None, bias: Array | None) -> Array | None:
-    """The mask without the pairs whose bias is −∞; None if nothing is hidden."""
+    """A boolean array that is True for the pairs that neither the mask nor a bias of −∞ hides; None
+    if no pair is hidden."""
     if bias is None:
         return mask
     xp = namespace(bias)

@@ -17,7 +17,8 @@ from .reference import pair_scores, visible_pairs, weighted_sum
 
 
 class Steps(dict[str, Any]):
-    """The intermediates of attention by name, in order: steps["weights"], steps.weights.
+    """A dictionary of the intermediates of attention by name, in order, which are attributes, too:
+    steps["weights"] is steps.weights.
 
     After backward(), `gradients` has their gradients under the same names.
     """
@@ -140,7 +141,7 @@ def attention_steps(
 
 
 def _in_float32(x: Any) -> Any:
-    """An array or a Tensor as float32; a number or None unchanged."""
+    """Convert an array or a Tensor to float32; a number or None is returned unchanged."""
     array = array_of(x)
     if not backend.is_array(array):
         return x

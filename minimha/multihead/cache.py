@@ -140,7 +140,8 @@ class KeyValueCache:
         return ops.concat(x[..., first], x[..., recent], axis=-1)
 
     def store(self, keys: Any, values: Any) -> None:
-        """Hold what `joined` returned, without what no later query sees."""
+        """Hold the keys and values that `joined` returned, without the positions that no later
+        query sees."""
         self.keys = keys
         self.values = values
         if self.window is None:
@@ -159,7 +160,8 @@ class KeyValueCache:
             self._reserved = {}
 
     def _shortened(self, x: Any, recent: int) -> Any:
-        """The sinks and the most recent positions of x (…, G, S, D)."""
+        """The entries of x (…, G, S, D) for the sinks and for as many of the most recent positions
+        as `recent` says."""
         start = x.shape[-2] - recent
         first = x[..., : self.sinks, :]  # (…, G, sinks, D)
         last = x[..., start:, :]  # (…, G, recent, D)
@@ -190,7 +192,8 @@ class KeyValueCache:
             self.values = self._rewound("values", self.values, n)
 
     def _rewound(self, name: str, held: Any, n: int) -> Any:
-        """What is held (…, G, S, D), without the last n positions. Its memory is used again."""
+        """The keys or values held, (…, G, S, D), without the last n positions. Positions appended
+        later overwrite the memory of these n."""
         end = held.shape[-2] - n
         kept = held[..., :end, :]  # (…, G, S − n, D)
         reserved = self._reserved.get(name)
@@ -200,13 +203,15 @@ class KeyValueCache:
 
     @property
     def _held(self) -> tuple[slice, slice]:
-        """The positions that are not evicted."""
+        """The positions that are not evicted, as two slices of all positions: the sinks and the
+        recent positions."""
         first = slice(0, self.sinks)
         recent = slice(self.sinks + self.evicted, None)
         return first, recent
 
     def _appended(self, name: str, old: Any, new: Any) -> Any:
-        """old followed by new along the positions, both (…, G, ·, D)."""
+        """The arrays old (…, G, S, D) and new (…, G, T, D), joined along the axis of the
+        positions."""
         # Outside no_grad, a pullback may have saved what would be overwritten after a rewind.
         if not modes.get().no_grad:
             return ops.concat(old, new, axis=-2)

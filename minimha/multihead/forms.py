@@ -1,4 +1,4 @@
-"""What a layer with projections can do because their weights have several forms."""
+"""A base class for layers with projections: access to the weights, in whichever form they are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class WithProjections(Module):
     projections: Form
 
     def __getattr__(self, name: str) -> Any:
-        """What the projections hold is also an attribute of the layer, such as mha.w_q."""
+        """Look up an attribute that the layer lacks in its projections: mha.w_q is
+        mha.projections.w_q."""
         # Python asks here for what the layer itself lacks, which may be the projections, before
         # they are made or while the layer is copied.
         if name == "projections":
@@ -27,7 +28,8 @@ class WithProjections(Module):
         return getattr(self.projections, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What the projections hold is set there: mha.w_q = w replaces the matrix in use."""
+        """Set an attribute. A weight of the projections is set there, so that mha.w_q = w replaces
+        the matrix in use."""
         projections = vars(self).get("projections")
         if projections is not None and name in vars(projections):
             object.__setattr__(projections, name, value)

@@ -101,7 +101,8 @@ def _check_columns(num_heads: int, groups: int, widths: list[int]) -> None:
 
 
 def _through(pull: Pullback, dy: Array | None) -> tuple[Array | None, ...]:
-    """The gradients of a projection's x, w and b; all None if its result y has no gradient."""
+    """Apply the pullback of a projection: return the gradients of its x, w and b, given the
+    gradient dy of its result. All three are None if dy is None."""
     if dy is None:
         return None, None, None
     return pull(dy)

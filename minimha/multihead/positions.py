@@ -97,7 +97,7 @@ class Rope(NamedTuple):
     scaling: Llama3 | None = None
 
     def __call__(self, x: Any, offset: int = 0, positions: Any = None) -> Any:
-        """x (…, T, D), rotated: see `functional.rope`."""
+        """Rotate the queries or keys x (…, T, D), as `functional.rope` does with these settings."""
         return rope(x, offset=offset, positions=positions, **self._asdict())
 
 

@@ -10,12 +10,12 @@ from ..functional import rms_norm
 
 
 class QKNorm(NamedTuple):
-    """The settings of the norm of Q and K. A call with one of these and its weight applies
-    `rms_norm`.
+    """The settings of the norm of queries and keys. A call with Q or K and the weight of its norm
+    returns Q or K normalised by `rms_norm`.
 
     all_heads  whether the numbers of all heads at one position, H·D of queries and G·D of keys, are
                normalised together, as in OLMo 2; otherwise the D numbers of each head, as in Qwen3
-    eps        that of `rms_norm`
+    eps        added to the mean of the squares, as in `rms_norm`
     plus_one   whether the norm multiplies by 1 + weight, as in Gemma 3
     """
 
@@ -24,11 +24,12 @@ class QKNorm(NamedTuple):
     plus_one: bool = False
 
     def width(self, num_heads: int, head_dim: int) -> int:
-        """The length of the weight."""
+        """The length of the weight of the norm: H·D if all heads are normalised together, else
+        D."""
         return num_heads * head_dim if self.all_heads else head_dim
 
     def __call__(self, x: Any, weight: Any) -> Any:
-        """(…, H, T, D) -> (…, H, T, D)"""
+        """Normalise the queries or keys x (…, H, T, D). The shape does not change."""
         if self.plus_one:
             weight = 1 + weight
         if not self.all_heads:

@@ -40,7 +40,7 @@ class Linear(Module):
             self.bias = parameter(backend.full((out_features,), 0, dtype=dtype))  # (N,)
 
     def __call__(self, x: Any) -> Any:
-        """(…, M) -> (…, N)"""
+        """Apply the linear map to the last axis of x: (…, M) -> (…, N)."""
         return linear(x, self.weight, self.bias)
 
 
@@ -116,13 +116,13 @@ class Embedding(Module):
         self.widens = dtype == "bfloat16"
 
     def __call__(self, indices: Any) -> Any:
-        """(…) -> (…, M)"""
+        """The rows of the table with these indices: (…) -> (…, M)."""
         if isinstance(self.table, Quantised):  # by `quantise`
             return Tensor(self.table.rows(array_of(indices)))
         return self._widened(embedding(self.table, indices))
 
     def _widened(self, rows: Any) -> Any:
-        """Rows of the table as float32, if it is of bfloat16."""
+        """Rows of the table, converted to float32 if the table is of bfloat16."""
         if not self.widens:
             return rows
         return ops.astype(rows, dtype="float32")
@@ -135,7 +135,8 @@ class Dropout(Module):
         self.p = probability(p, "p")
 
     def __call__(self, x: Any, rng: backend.Generator | None = None) -> Any:
-        """(…) -> (…). Without an rng, as in evaluation, x is returned unchanged."""
+        """Drop entries of x, of any shape. Without an rng, as in evaluation, x is returned
+        unchanged."""
         if rng is None:
             return x
         return drop(x, self.p, rng=rng)

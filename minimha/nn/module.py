@@ -29,12 +29,12 @@ class Module:
     unnamed: tuple[str, ...] = ()
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """All parameters with their names, in the order of the attributes."""
+        """Yield all parameters with their names, in the order of the attributes."""
         tensors = self._inside(Tensor)
         return iter([(name, tensor) for name, tensor in tensors if tensor.requires_grad])
 
     def parameters(self) -> list[Tensor]:
-        """All parameters."""
+        """A list of all parameters of this module and of the modules inside it."""
         return [tensor for _, tensor in self.named_parameters()]
 
     def modules(self) -> list[Module]:
@@ -58,7 +58,8 @@ class Module:
         return self
 
     def __repr__(self) -> str:
-        """Every parameter with its name, shape and number of entries, and their sum."""
+        """A table of all parameters: name, shape and number of entries, with the total in the last
+        line."""
         rows = []
         total = 0
         for name, p in self.named_parameters():
@@ -73,7 +74,8 @@ class Module:
         return "\n".join([type(self).__name__, *lines])
 
     def _inside(self, kind: type) -> list[tuple[str, Any]]:
-        """Every Tensor or Module in this module once, with the first of its names."""
+        """All objects of the class `kind`, Tensor or Module, in this module: each once, with the
+        first of its names."""
         found: list[tuple[str, Any]] = []
         seen: set[int] = set()
 
@@ -90,7 +92,8 @@ class Module:
 
 
 def _parts(name: str, whole: Any) -> list[tuple[str, Any]]:
-    """What a Module, dictionary, list or tuple of this name directly contains, with names."""
+    """The objects that `whole`, a Module, dictionary, list or tuple, directly contains, each with
+    its full name. `name` is the name of `whole`."""
     unnamed: tuple[str, ...] = ()
     if isinstance(whole, Module):
         unnamed = whole.unnamed

@@ -48,7 +48,7 @@ class Optimiser:
         _keep_freed_memory()
 
     def start(self, p: Array) -> State:
-        """The state of a parameter p before its first step."""
+        """The state of a parameter p before its first step, such as arrays of zeros."""
         raise NotImplementedError
 
     def __init_subclass__(cls) -> None:
@@ -96,7 +96,7 @@ class Optimiser:
                 self._step(some, settings)
 
     def _step(self, params: list[Tensor], settings: Mapping[str, Any]) -> None:
-        """Update these parameters together."""
+        """Update several parameters at once, all with the same settings."""
         values = []
         for p in params:
             value = p.data
@@ -117,7 +117,8 @@ class Optimiser:
             p.data = half.rounded(new, p.dtype)
 
     def _master(self, p: Tensor) -> Array:
-        """The master copy of a 16-bit parameter, with the entries that were set since."""
+        """The float32 master copy of a 16-bit parameter, with the entries of p.data that were
+        changed since the last step."""
         exact = half.widened(p.data)  # float32
         master = self._masters.get(p)
         if master is None:  # before the first step
@@ -174,7 +175,8 @@ class Optimiser:
                 self._masters[p] = backend.like(arrays[f"{k}.master"], p.data)
 
     def _misfits(self, arrays: Mapping[str, Any]) -> list[str]:
-        """What is wrong with arrays as the state of this optimiser, a phrase for each entry."""
+        """What prevents these arrays from being the state of this optimiser: a phrase for each
+        wrong entry."""
         wanted = {name: _kind(x) for name, x in self.state().items()}
         given = {name: _kind(x) for name, x in arrays.items()}
         missing = [f"{name} is missing" for name in wanted if name not in given]
@@ -192,8 +194,8 @@ def _groups(parameters: Parameters, known: set[str]) -> list[dict[str, Any]]:
 
     known  the settings that a group may have
 
-    Raises TypeError for what is no list of Tensors or groups and for unknown settings, ValueError
-    for a parameter in two groups.
+    Raises TypeError for anything but a list of Tensors or groups and for unknown settings,
+    ValueError for a parameter in two groups.
     """
     if isinstance(parameters, Module):
         raise TypeError("parameters is a list of Tensors: write model.parameters()")
@@ -237,7 +239,7 @@ memory for their old values, which are freed only after the update."""
 
 
 def _in_steps(params: list[Tensor]) -> list[list[Tensor]]:
-    """Lists of parameters that are updated together."""
+    """Divide the parameters into lists whose members are updated together."""
     # On a GPU, few kernels update all parameters at once.
     if params and backend.on_cupy(params[0].data):
         return [params]
@@ -255,7 +257,7 @@ def _in_steps(params: list[Tensor]) -> list[list[Tensor]]:
 
 
 def _kind(x: Any) -> str:
-    """The dtype and the shape of an array; what it is, for anything else."""
+    """Describe x in a message: an array by its dtype and shape, anything else by its type."""
     if not backend.is_array(x):
         return backend.described(x)
     return f"{x.dtype} {tuple(x.shape)}"
@@ -354,7 +356,8 @@ class Adam(Optimiser):
         states: list[State],
         settings: Mapping[str, Any],
     ) -> list[Array]:
-        """What `update` and `_update_all` do in this class."""
+        """The next values of several parameters: add weight_decay · p to the gradients, then take
+        the step of Adam."""
         # The decay is the gradient of ½ weight_decay · Σ p², and part of g.
         if settings["weight_decay"]:
             gs = [g + settings["weight_decay"] * p for p, g in zip(ps, gs, strict=True)]
@@ -368,7 +371,8 @@ class Adam(Optimiser):
         settings: Mapping[str, Any],
         decay: float,
     ) -> list[Array]:
-        """decay · p − lr · m̂ / (√v̂ + eps) for each parameter."""
+        """The next value of each parameter, decay · p − lr · m̂ / (√v̂ + eps). Updates m, v and t
+        in the states."""
         # Parameters in the same place, of the same dtype and with the same t are updated together.
         alike: dict[Any, list[int]] = {}
         for k, p in enumerate(ps):

@@ -22,7 +22,7 @@ from .block import Block, widen_vectors
 
 
 class Stack(Module):
-    """num_layers blocks of width M and H = num_heads heads, one after another.
+    """A number of blocks, num_layers, one after another, of width M and with H = num_heads heads.
 
     With norm_first, a LayerNorm follows the last block, whose output is a sum that is not yet
     normalised. Without it, as in the paper, each block ends in a LayerNorm.
@@ -57,7 +57,8 @@ class Encoder(Stack):
     def __call__(
         self, x: Any, mask: AnyMask = None, *, rng: backend.Generator | None = None
     ) -> Any:
-        """The memory (B, S, M) for x (B, S, M). mask hides the padding of the source."""
+        """Apply the blocks to x (B, S, M): return the memory (B, S, M). mask hides the padding of
+        the source."""
         for block in self.blocks:
             x = block(x, mask, rng=rng)
         if self.norm is not None:
@@ -79,7 +80,8 @@ class Decoder(Stack):
         caches: Sequence[KeyValueCache] | None = None,
         rng: backend.Generator | None = None,
     ) -> Any:
-        """The output (B, T, M) for x (B, T, M) and a memory (B, S, M).
+        """Apply the blocks to x (B, T, M), with attention to the memory (B, S, M). Returns (B, T,
+        M).
 
         memory_mask hides the padding of the source; caches are one `KeyValueCache` for each block.
         """
@@ -166,7 +168,7 @@ class EncoderDecoder(Module):
     def encode(
         self, source: Array, source_mask: AnyMask = None, *, rng: backend.Generator | None = None
     ) -> Any:
-        """The memory (B, S, M) of the source (B, S)."""
+        """Encode the source tokens (B, S): return the memory (B, S, M)."""
         x = self._embedded(self.source_tokens, source, 0, rng)  # (B, S, M)
         return self.encoder(x, source_mask, rng=rng)
 
@@ -193,7 +195,8 @@ class EncoderDecoder(Module):
     def _embedded(
         self, table: Embedding, tokens: Array, past: int, rng: backend.Generator | None
     ) -> Any:
-        """Tokens (B, T) as vectors (B, T, M), with the positions from past on."""
+        """The vectors (B, T, M) of tokens (B, T): their embeddings plus the encoding of their
+        positions, which begin at `past`."""
         # The entries of the table have the variance 1/M: times √M, they are about as large as sin
         # and cos.
         x = math.sqrt(self.d_model) * table(tokens)

@@ -47,8 +47,8 @@ class Reader:
         return self.start + context - end
 
     def __call__(self, known: np.ndarray, last: int = 1) -> np.ndarray:
-        """The logits (B, last, V) at the last positions of known tokens (B, T), of which those that
-        were passed earlier are not read again."""
+        """The logits (B, last, V) at the last positions of the known tokens (B, T). Tokens that an
+        earlier call has read are not read again if there is a cache."""
         self.room(known.shape[1])
         if not self.caches:
             self.seen = self.start
@@ -99,11 +99,11 @@ class Sampling:
         self.generator = backend.generator(self.rng)
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """The probabilities (B, V) for logits (B, V)."""
+        """The probabilities (B, V) from which tokens are drawn, for logits (B, V)."""
         return probabilities(logits, self.temperature, self.top_k, self.top_p)
 
     def draw(self, logits: np.ndarray) -> np.ndarray:
-        """One token (B,) for each row of logits (B, V)."""
+        """Draw one token for each row of logits (B, V). Returns the tokens (B,)."""
         if self.temperature == 0:
             return logits.argmax(axis=-1)
         return sample(self.probabilities(logits), self.generator)
@@ -159,7 +159,8 @@ def stream(
     count: int,
     settings: Generation,
 ) -> Iterator[np.ndarray]:
-    """The new tokens of `generate`, step by step: (B,) as soon as they are drawn.
+    """Yield the new tokens of `generate` step by step: at each step (B,), as soon as they are
+    drawn.
 
     Arguments and errors are those of `generate`.
     """
@@ -174,7 +175,8 @@ def _drawn(
     known: np.ndarray,
     settings: Generation,
 ) -> Iterator[np.ndarray]:
-    """The tokens (B,) after known tokens (B, T), step by step, until all sequences have ended."""
+    """Yield the tokens (B,) that follow the known tokens (B, T), step by step, until all sequences
+    have ended."""
     read = Reader(model, settings.cache)
     ended = np.zeros(len(known), dtype=bool)  # (B,)
     while not ended.all():
@@ -201,7 +203,7 @@ def checked_tokens(tokens: Array) -> np.ndarray:
 
 
 def sample(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One token for each row of probabilities (B, V): (B,)."""
+    """Draw one token for each row of probabilities (B, V). Returns the tokens (B,)."""
     # A point on the line from 0 to the sum, on which each token takes a piece as long as its
     # probability. The token is the number of pieces before the point.
     ends = p.cumsum(axis=-1)  # (B, V)
@@ -250,6 +252,7 @@ def probabilities(
 
 
 def _at_least(p: np.ndarray, smallest: np.ndarray) -> np.ndarray:
-    """p (B, V) with entries below the smallest (B, 1) set to 0, scaled to sum to 1."""
+    """Set the probabilities in each row of p (B, V) that are below the number of this row in
+    `smallest` (B, 1) to 0, and scale the others to sum to 1."""
     p = np.where(p >= smallest, p, 0.0)
     return p / p.sum(axis=-1, keepdims=True)

@@ -136,7 +136,8 @@ def judge(
 ) -> tuple[int, Any]:
     """How many of k drafted tokens are accepted, and the token that follows them.
 
-    p (k + 1, V) and q (k, V) are the probabilities of model and draft at each place.
+    p (k + 1, V) and q (k, V) are the probabilities that the model and the draft give to
+    the tokens at each position.
     """
     for place, token in enumerate(drafted):
         if rng.random() * q[place, token] >= p[place, token]:
