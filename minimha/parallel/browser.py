@@ -20,7 +20,7 @@ def is_here() -> bool:
 
 
 def run(work: Callable[[Any], None], args: Iterable[Any]) -> None:
-    """Call work(arg) for each of the arguments, in tasks that take turns."""
+    """Run work(arg) for each of the arguments, each in a task of its own; the tasks take turns."""
     from pyodide.ffi import can_run_sync, run_sync
 
     if not can_run_sync():
@@ -44,17 +44,18 @@ def run(work: Callable[[Any], None], args: Iterable[Any]) -> None:
 
 
 class Turns:
-    """Takes the place of threading.Condition. Only one task runs at a time: no lock is needed."""
+    """A stand-in for threading.Condition in a browser. Only one task runs at a time, so it needs no
+    lock."""
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, *error: object) -> None: ...
 
     def notify_all(self) -> None:
-        """Does nothing: a task that waits checks its condition again at each of its turns."""
+        """Do nothing: a waiting task checks its condition again at each of its turns."""
 
     def wait_for(self, holds: Callable[[], object], timeout: float) -> None:
-        """Let the others run until holds() is true, for at most `timeout` seconds."""
+        """Let the other tasks run until holds() is true, for at most `timeout` seconds."""
         from pyodide.ffi import run_sync
 
         end = time.monotonic() + timeout

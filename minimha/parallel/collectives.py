@@ -36,7 +36,7 @@ def parts(length: int, size: int) -> list[slice]:
 
 
 def in_turn(lengths: Iterable[int]) -> list[slice]:
-    """Slices of these lengths, one after another."""
+    """A list of slices of these lengths, which follow one another without gaps."""
     ends = accumulate(lengths, initial=0)
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
@@ -91,7 +91,7 @@ def all_gather(
     comm: Any,
     axis: int = 0,
 ) -> tuple[Array, Pullback]:
-    """y = the x of rank 0, 1, …, joined along an axis.   dx = this rank's part of Σ dy.
+    """y = the arrays x of rank 0, 1, …, joined along an axis.   dx = this rank's part of Σ dy.
 
     Along the axis, the arrays may have different lengths.
     """
@@ -123,7 +123,7 @@ def reduce_scatter(
     comm: Any,
     axis: int = 0,
 ) -> tuple[Array, Pullback]:
-    """y = this rank's part of Σ x over all ranks.   dx = the dy of rank 0, 1, …, joined.
+    """y = this rank's part of Σ x over all ranks.   dx = the arrays dy of rank 0, 1, …, joined.
 
     x has the same shape on every rank; `parts` says which part of the axis a rank gets.
     """
@@ -216,15 +216,16 @@ def broadcast(
 
 
 def exchanged(comm: Any, what: str, pieces: Sequence[Array]) -> list[Array]:
-    """What the ranks send to this one, in their order; it sends pieces[r] to rank r."""
+    """Send pieces[r] to every rank r. Returns the arrays that the ranks send to this one, in the
+    order of ranks. `what` names the call in messages."""
     everyone = range(comm.size)
     of_rank = dict(enumerate(pieces))
     return list(comm.exchange(what, of_rank, everyone))
 
 
 def _sum(comm: Any, what: str, pieces: Sequence[Array]) -> Array:
-    """The sum of the pieces that the ranks send to this one. The sum of 16-bit floats is
-    float32."""
+    """Send pieces[r] to every rank r, and return the sum of the arrays that the ranks send to this
+    one. The sum of 16-bit floats is an array of float32."""
     everyone = range(comm.size)
     of_rank = dict(enumerate(pieces))
 
@@ -235,20 +236,21 @@ def _sum(comm: Any, what: str, pieces: Sequence[Array]) -> Array:
 
 
 def _cut(x: Array, axis: int, slices: Sequence[slice]) -> list[Array]:
-    """The parts of an array along an axis."""
+    """A list of the parts of x that these slices select along an axis."""
     before = (slice(None),) * axis
     return [x[(*before, part, ...)] for part in slices]
 
 
 def _axis(x: Array, axis: int) -> int:
-    """The axis, counted from the front."""
+    """The number of the axis, counted from the front: −1 becomes the number of axes minus 1."""
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"an array of shape {tuple(x.shape)} has no axis {axis}")
     return axis % x.ndim
 
 
 def _kind(x: Array, axis: int | None = None) -> str:
-    """The dtype and shape of an array, without the length of an axis in which ranks may differ."""
+    """A text with the dtype and the shape of an array. It leaves out the length of `axis`, in which
+    ranks may differ."""
     lengths = [str(n) for n in x.shape]
     if axis is not None:
         lengths[axis] = "·"

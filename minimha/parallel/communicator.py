@@ -71,9 +71,9 @@ class Communicator:
         return f"rank {self.rank} of {self.size}"
 
     def send(self, x: Any, to: int) -> None:
-        """Send an array to another rank, which calls `recv`. Returns at once: x must not change
-        until it has arrived. Messages from one rank to another arrive in the order of sending, so
-        it must call `recv` before the next collective."""
+        """Send an array to another rank, which must receive it by `recv` before the next
+        collective. Returns at once: x must not change until it has arrived. Messages from one rank
+        to another arrive in the order of sending."""
         self._send(_SEND, array_of(x), self._checked(to))
 
     def recv(self, source: int) -> Array:
@@ -89,27 +89,31 @@ class Communicator:
         self._finish_sending()
 
     def all_reduce(self, x: Any) -> Any:
-        """The sum of the x of all ranks, which have one shape: see `collectives.all_reduce`."""
+        """The sum of the arrays x of all ranks, which have one shape: see
+        `collectives.all_reduce`."""
         return collectives.all_reduce(x, comm=self)
 
     def all_gather(self, x: Any, axis: int = 0) -> Any:
-        """The x of all ranks, one after the other along an axis: see `collectives.all_gather`."""
+        """The arrays x of all ranks, joined along an axis: see `collectives.all_gather`."""
         return collectives.all_gather(x, comm=self, axis=axis)
 
     def reduce_scatter(self, x: Any, axis: int = 0) -> Any:
-        """This rank's part of the sum of all x: see `collectives.reduce_scatter`."""
+        """This rank's part of the sum of the arrays x of all ranks: see
+        `collectives.reduce_scatter`."""
         return collectives.reduce_scatter(x, comm=self, axis=axis)
 
     def all_to_all(self, x: Any, split_axis: int, concat_axis: int) -> Any:
-        """Part r of every rank's x, for rank r: see `collectives.all_to_all`."""
+        """Every rank's x is cut along split_axis into a part for each rank. Returns the parts for
+        this rank, joined along concat_axis: see `collectives.all_to_all`."""
         return collectives.all_to_all(x, comm=self, split_axis=split_axis, concat_axis=concat_axis)
 
     def broadcast(self, x: Any, root: int = 0) -> Any:
-        """The x of the root, on every rank: see `collectives.broadcast`."""
+        """The array x of the root, returned on every rank: see `collectives.broadcast`."""
         return collectives.broadcast(x, comm=self, root=self._checked(root))
 
     def agree(self, what: str) -> None:
-        """Wait until all ranks call this. Raises CommunicationError if their texts differ."""
+        """Wait until all ranks call this method. Raises CommunicationError if they pass different
+        texts."""
         collectives.exchanged(self, what, [backend.full((0,), 0, dtype="bool")] * self.size)
 
     def fail(self, reason: str, code: int = 1) -> int:
@@ -121,8 +125,9 @@ class Communicator:
     def exchange(
         self, what: str, parts: Mapping[int, Array], sources: Iterable[int]
     ) -> Iterator[Array]:
-        """One call that all ranks make: send parts[r] to rank r, and yield one array from each
-        source, in their order. This rank's own part does not travel."""
+        """Exchange arrays in one call that all ranks make: send parts[r] to every other rank r, and
+        yield one array from each source, in the order of sources. This rank's own part is not
+        sent."""
         self._calls += 1
         step = "" if self.step is None else f"step {self.step}, "
         text = f"{step}call {self._calls}: {what}"
@@ -156,13 +161,13 @@ class Communicator:
         raise NotImplementedError
 
     def _take(self, text: str, source: int) -> tuple[str, Array]:
-        """The next text and array from a rank. Raises CommunicationError, which says that this rank
-        is waiting for this text, if nothing arrives within the timeout."""
+        """Receive the next text and array from a rank. If nothing arrives within the timeout,
+        raises a CommunicationError which says that this rank waits for `text`."""
         raise NotImplementedError
 
     def _finish_sending(self) -> None:
-        """Wait until the arrays that were sent may change. A transport that copies them need not
-        wait."""
+        """Wait until the arrays that were sent may be changed. A transport that copies the arrays
+        need not wait."""
 
 
 _SEND = "send and recv"

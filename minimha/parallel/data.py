@@ -23,7 +23,8 @@ more time per byte, and large buckets more memory, since their entries are copie
 
 
 class DataParallel(Way):
-    """Each rank reads its own sequences, with the whole model."""
+    """The way "data" to share a training: each rank reads its own sequences, with the whole
+    model."""
 
     axis = 0
 
@@ -76,12 +77,12 @@ class Buckets:
             bucket.reduce()
 
     def gather(self) -> None:
-        """Set all parameters in buckets to the parts of all ranks."""
+        """Collect the parts of all buckets from all ranks, and set the parameters to them."""
         for bucket in self._buckets:
             bucket.gather()
 
     def take(self) -> None:
-        """Set this rank's part of every bucket from the parameters."""
+        """Copy this rank's part of every bucket from the parameters."""
         for bucket in self._buckets:
             bucket.shard.data = bucket.part(bucket.flat(p.data for p in bucket.parameters))
 
@@ -103,8 +104,9 @@ class Buckets:
         return whole
 
     def part_of_state(self, state: Mapping[str, Array], cut: Any) -> dict[str, Array]:
-        """The inverse of `whole_state`: the state of this rank's optimiser. cut(k, x) is this
-        rank's part of parameter number k."""
+        """The state of this rank's optimiser, cut from the state of an optimiser on a single
+        process: the inverse of `whole_state`. cut(k, x) returns this rank's part of x for parameter
+        number k, which is split."""
         found = {}
         for number, (places, bucket) in enumerate(self._entries):
             for field in [n.partition(".")[2] for n in state if n.startswith(f"{places[0]}.")]:
@@ -131,7 +133,7 @@ class Bucket:
         return xp.concat([xp.reshape(x, (-1,)) for x in arrays])
 
     def cut(self, flat: Array) -> list[Array]:
-        """The inverse of `flat`: an array for each parameter."""
+        """Cut a flat array into an array for each parameter: the inverse of `flat`."""
         xp, runs = namespace(flat), in_turn(math.prod(p.shape) for p in self.parameters)
         return [
             xp.reshape(flat[run], p.shape) for run, p in zip(runs, self.parameters, strict=True)
@@ -142,7 +144,7 @@ class Bucket:
         return backend.copy(flat[parts(flat.shape[0], self.comm.size)[self.comm.rank]])
 
     def whole(self, shard: Array) -> Array:
-        """The flat array, from the parts of all ranks."""
+        """The flat array, collected from all ranks; this rank passes its own part."""
         return self.comm.all_gather(shard)
 
     def reduce(self) -> None:

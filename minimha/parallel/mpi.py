@@ -52,7 +52,7 @@ def world(timeout: float = TIMEOUT) -> Communicator:
 
 @functools.cache
 def _started() -> _MPICommunicator:
-    """The communicator of this rank. Needs mpi4py."""
+    """Set up MPI, and return the communicator of this rank. Needs mpi4py."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
@@ -154,7 +154,8 @@ class _MPICommunicator(Communicator):
 
 
 def _arrived(ranks: Any, source: int) -> tuple[str, Array] | None:
-    """The text of the next message from a rank, and memory for its array, if it has arrived."""
+    """If the next message from a rank has arrived, its text and an array to receive its entries,
+    not yet filled; otherwise None."""
     from mpi4py import MPI
 
     status = MPI.Status()

@@ -11,10 +11,12 @@ from .collectives import parts
 
 
 def runs(length: int, size: int, zigzag: bool = False) -> list[list[slice]]:
-    """The runs of positions that each rank holds: one of `parts`.
+    """The runs of positions that each rank holds. A rank has one run, which is its entry of
+    `parts`.
 
-    With zigzag, rank r holds blocks r and 2·size − 1 − r of 2·size. Under a causal mask early
-    queries see few keys and late queries many, so one block of each gives all ranks the same work.
+    With zigzag, there are 2·size blocks, and rank r holds blocks r and 2·size − 1 − r. Under a
+    causal mask early queries see few keys and late queries many, so one block of each gives all
+    ranks the same work.
     """
     if not zigzag:
         return [[run] for run in parts(length, size)]
@@ -44,7 +46,8 @@ def lengths(length: int, size: int, zigzag: bool = False) -> list[int]:
 
 
 def require_one_each(size: int, count: int, what: str) -> None:
-    """Raise ValueError if there are more ranks than there are things to share."""
+    """Raise ValueError if there are more ranks than things to share, of which there are `count`;
+    `what` names them in the message."""
     if count < size:
         raise ValueError(
             f"{size} ranks need at least {size} {what}, but there are {count}: use fewer ranks"

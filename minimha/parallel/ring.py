@@ -88,16 +88,16 @@ def ring(
     softcap: float | None = None,
     zigzag: bool = False,
 ) -> tuple[Array, Pullback]:
-    """`ring_attention` on arrays. The attention to block i is (outᵢ, lseᵢ), and all of these merge
-    to (out, lse):
+    """`ring_attention` on arrays. The attention to block i is (outᵢ, lseᵢ), and the results for all
+    blocks are merged to (out, lse):
 
         wᵢ = exp(lseᵢ − lse)          doutᵢ = wᵢ · dout
         out = Σ wᵢ · outᵢ             dlseᵢ = wᵢ · Σ dout · (outᵢ − out)
 
     Only out and lse are kept. So in the pullback the blocks go round the ring again, and each step
     computes the attention to a block again; its pullback gives a contribution to dQ, dK and dV. The
-    gradients of a block's keys and values travel with it, and every rank adds its contribution;
-    from the last rank, they go to the owner.
+    gradients of a block's keys and values travel with the block, and every rank adds its
+    contribution; the last rank sends them to the owner.
     """
     check(Arguments(query, key, value, scale=scale, softcap=softcap))
     xp = namespace(query)
@@ -227,7 +227,7 @@ def _attention(
     scale: float | None,
     softcap: float | None,
 ) -> tuple[tuple[Array, Array], Pullback]:
-    """(outᵢ, lseᵢ) for t of a rank's queries and s keys of a block, and the pullback."""
+    """The attention of t queries of a rank to s keys of a block: (outᵢ, lseᵢ), and the pullback."""
     x = Arguments(q, k, v, None, None, scale, softcap, seen, return_weights=False)
     wanted = scaled_dot_product_attention.wanted(query=True, key=True, value=True)
     (out_i, _, lse_i), pull_i = choose("auto", x).function(x, wanted)
@@ -241,7 +241,8 @@ def _contributions(
     dout_out: Array,  # (…, H/G, t)
     lse: Array,  # (…, H/G, t)
 ) -> tuple[Array, Array, Array]:
-    """What these t queries and s keys contribute to dQ, dK and dV: the formulas of `ring`."""
+    """The gradients that these t queries and s keys contribute to dQ, dK and dV, by the formulas of
+    `ring`."""
     out_i, lse_i = values
     xp = namespace(out_i)
     w_i = xp.exp(lse_i - lse)  # (…, H/G, t)
@@ -255,7 +256,7 @@ def _contributions(
 
 
 def _of_one_head(query: Array, key: Array, value: Array, **settings: Any) -> tuple[Array, Pullback]:
-    """`ring` of arrays without an axis for heads."""
+    """The value and the pullback of `ring` for arrays without an axis for heads."""
     y, pull = ring.function(
         query[None, ...],  # (1, T_r, D)
         key[None, ...],  # (1, S_r, D)
@@ -270,8 +271,8 @@ def _of_one_head(query: Array, key: Array, value: Array, **settings: Any) -> tup
 
 
 class Block(NamedTuple):
-    """The keys and values that every rank sends round the ring at the same time: of one key head,
-    and of one of the `pieces` of its positions."""
+    """One block of keys and values. All ranks send a block with the same number round the ring at
+    the same time; it belongs to one key head and to one of the `pieces` of a rank's positions."""
 
     query_heads: slice  # the query heads that share the key head
     number: int  # which of the pieces it is
@@ -290,7 +291,8 @@ def _own_blocks(rank: int, route: Route, num_heads: int, num_kv_heads: int) -> l
 
 
 class Ring(PositionParallel):
-    """Each rank reads its own positions, and keys and values go round the ring."""
+    """The way "ring" to share a training: each rank reads its own positions, and keys and values go
+    round the ring."""
 
     zigzag = True
     attention = staticmethod(partial(ring_attention, zigzag=True))

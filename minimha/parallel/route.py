@@ -20,7 +20,8 @@ limits the memory that a rank needs."""
 
 
 def pieces(length: int, size: int, zigzag: bool = False) -> int:
-    """The number of pieces in which the keys of a rank travel, one after another."""
+    """The number of pieces into which the keys of a rank are divided; they travel one after
+    another."""
     return -(-max(lengths(length, size, zigzag)) // LENGTH)
 
 
@@ -79,9 +80,9 @@ class Route:
                 self.owners.append(owner)
 
     def receive(self, owner: int, *own: Array) -> list[Array]:
-        """The arrays of an owner: if it is this rank, its own, otherwise those that the stop before
-        this one sends. They are keys and values and, if `own` has four arrays, also the sums so far
-        of their gradients."""
+        """The arrays of an owner. If the owner is this rank, they are `own`; otherwise they come
+        from the stop before this one. They are keys and values and, if `own` has four arrays, also
+        the sums so far of their gradients."""
         if owner == self._comm.rank:
             return list(own)
         before, _ = self._neighbours(owner)
@@ -101,28 +102,29 @@ class Route:
 
     def collect(self, *gradients: Array) -> None:
         """Receive the gradients of this rank's own keys and values from the last rank of the ring,
-        and add them to these."""
+        and add them to the given ones."""
         last, _ = self._neighbours(self._comm.rank)
         if last != self._comm.rank:
             for dx in gradients:
                 dx[...] += self._comm.recv(last)
 
     def _neighbours(self, owner: int) -> tuple[int, int]:
-        """The stops before and after this one. The ring is closed: the last is before the owner,
-        and the owner after the last."""
+        """The ranks of the stops before and after this one. The ring is closed: the last stop is
+        before the owner, and the owner is after the last stop."""
         stops = self._stops[owner]
         here = stops.index(self._comm.rank)
         return stops[here - 1], stops[(here + 1) % len(stops)]
 
     def piece(self, owner: int, n: int) -> slice:
-        """Where piece n of an owner's keys is in the owner's arrays."""
+        """The slice of an owner's arrays that holds piece n of its keys."""
         return parts(self._lengths[owner], self.pieces)[n]
 
     def tiles(
         self, owner: int, n: int, heads: slice
     ) -> Iterator[tuple[slice, slice, masks.Mask | None]]:
-        """The rows and columns of this rank's tiles of scores with piece n of an owner's keys, and
-        the part of the mask for some heads; None where everything is visible."""
+        """Yield, for each tile of scores of this rank with piece n of an owner's keys, the slices
+        of its rows and of its columns, and the part of the mask for some heads, or None if every
+        pair of the tile is visible."""
         piece = self.piece(owner, n)
         for tile in self._tiles[owner]:
             # The columns of the tile that are in this piece.
@@ -142,7 +144,8 @@ class Route:
                 yield rows, _moved(columns, -piece.start), mask
 
     def _seen(self, held: list[slice]) -> list[list[Tile]]:
-        """For each owner of keys, the tiles that a rank with these queries has to compute."""
+        """For each owner of keys, a list of the tiles that a rank which holds these queries has to
+        compute."""
         seen: list[list[Tile]] = [[] for _ in self._keys]
         for rows, queries in _placed(held):
             part = self._mask.part(self.shape, queries, slice(None))

@@ -98,7 +98,8 @@ def across(function: Callable[..., Any], ranks: int) -> Any:
 
 
 def _signature_on(ranks: int, function: Callable[..., Any]) -> inspect.Signature:
-    """x_of_rank_0, x_of_rank_1, … for each argument x after comm that has no default."""
+    """The signature of `across`: x_of_rank_0, x_of_rank_1, … for each argument x that follows comm
+    and has no default."""
     _, *own = inspect.signature(function).parameters.values()
     names = [p.name for p in own if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     labels = [f"{name}_of_rank_{rank}" for rank in range(ranks) for name in names]
@@ -123,7 +124,8 @@ class _World:
         self.comms = [_ThreadCommunicator(self, rank, size, timeout) for rank in range(size)]
 
     def run(self, function: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
-        """The results of function(comm, *args[rank]) on every rank."""
+        """Run function(comm, *args[rank]) on every rank. Returns the results in the order of
+        ranks."""
         results: list[Any] = [None] * len(self.comms)
         self.ended: set[int] = set()
         self.errors: dict[int, BaseException] = {}
@@ -183,7 +185,7 @@ class _World:
             self.changed.notify_all()
 
     def wait(self, rank: int, holds: Callable[[], object], timeout: float) -> None:
-        """Wait until holds() is true, a deadlock is found, or time is up. The caller has the
+        """Wait until holds() is true, a deadlock is found, or time is up. The caller must hold the
         lock."""
         self.waiting[rank] = holds
         self.find_deadlock()
@@ -191,7 +193,8 @@ class _World:
         self.waiting.pop(rank, None)
 
     def find_deadlock(self) -> None:
-        """If every rank that has not ended waits, and none can go on, wake them all up."""
+        """If every rank that has not ended is waiting, and none of them can go on, wake them all
+        up."""
         everyone_waits = len(self.waiting) + len(self.ended) == len(self.comms)
         if everyone_waits and not any(holds() for holds in self.waiting.values()):
             self.stuck |= self.waiting.keys()
@@ -200,7 +203,7 @@ class _World:
 
 
 class _ThreadCommunicator(Communicator):
-    """A rank that is a thread: messages are copies of arrays."""
+    """The communicator of a rank that is a thread: its messages are copies of arrays."""
 
     def __init__(self, world: _World, rank: int, size: int, timeout: float) -> None:
         super().__init__(rank, size, timeout)
@@ -239,7 +242,8 @@ class _ThreadCommunicator(Communicator):
 
 
 class _Posting(Communicator):
-    """A rank that sends and receives its messages by calling two given functions."""
+    """The communicator of a rank that sends and receives its messages by calling two given
+    functions."""
 
     def __init__(
         self, rank: int, size: int, post: Callable[..., None], take: Callable[..., Array]

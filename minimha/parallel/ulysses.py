@@ -65,7 +65,8 @@ def ulysses_attention(
 
 
 class Ulysses(PositionParallel):
-    """Each rank reads its own positions, and computes attention for its own heads."""
+    """The way "ulysses" to share a training: each rank reads its own positions, and computes
+    attention for its own heads."""
 
     attention = staticmethod(ulysses_attention)
 

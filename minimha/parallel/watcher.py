@@ -29,7 +29,8 @@ def connect(name: str, neighbours: Any) -> socket.socket:
 
 
 def watch(server: socket.socket) -> str:
-    """The report on the first rank whose connection breaks; empty if a rank sends a byte before."""
+    """Wait for the ranks, and return a report on the first rank whose connection breaks, or an
+    empty text if a rank sends a byte before."""
     watched = selectors.DefaultSelector()
     watched.register(server, selectors.EVENT_READ)
     while True:

@@ -29,7 +29,8 @@ class Way:
     """The axis of tokens (B, T) that is divided: 0 for sequences, 1 for positions, or None."""
     zigzag = False
     attend: Any = None
-    """The attention of a layer, where it needs the other ranks; None for that of the layer."""
+    """The function by which layers compute attention if they need the other ranks for it, or None
+    if each layer computes it alone."""
 
     def __init__(self, comm: Any, model: Any) -> None:
         self.comm, self.model, self.own = comm, model, model
@@ -46,11 +47,13 @@ class Way:
         return part(tokens, self.comm, self.axis, self.zigzag)
 
     def positions(self, length: int) -> Array | None:
-        """The positions of this rank's tokens in sequences of this length; None for all of them."""
+        """The positions of this rank's tokens in sequences of this length, or None if it has all
+        positions."""
         return positions(length, self.comm, self.zigzag) if self.axis == 1 else None
 
     def fraction(self, tokens: Array) -> float:
-        """This rank's tokens as a fraction of those of all ranks, for tokens (B, T)."""
+        """The number of this rank's tokens divided by the number of tokens of all ranks, for tokens
+        (B, T)."""
         if self.axis is None:
             return 1 / self.comm.size
         return math.prod(self.part(tokens).shape) / math.prod(tokens.shape)
@@ -64,7 +67,8 @@ class Way:
             yield
 
     def split_axis(self, name: str) -> int | None:
-        """The axis along which ranks hold parts of the parameter of this name, or None."""
+        """The axis along which the parameter of this name is divided among the ranks, or None if
+        every rank holds all of it."""
         return None
 
     def cut(self, name: str, x: Array) -> Array:

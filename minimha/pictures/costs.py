@@ -59,7 +59,8 @@ def _panel(
     name: str,
     unit: str = "",
 ) -> None:
-    """A line for each form, or for all those that cost the same at every size."""
+    """Draw one panel: a line for each form, or one line for all forms that cost the same at every
+    size. `value` reads from a cost the number to draw."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     forms_of: dict[tuple[float, ...], list[str]] = {}

@@ -60,7 +60,7 @@ def data_flow(
 
 
 def _boxes(rows: Sequence[Sequence[str]]) -> tuple[dict[str, Place], dict[str, str]]:
-    """The place and the label of each box, by name."""
+    """Two dictionaries, by the names of the boxes: where each box is, and its label."""
     places: dict[str, Place] = {}
     labels = {}
     for r, row in enumerate(rows):
@@ -74,7 +74,7 @@ def _boxes(rows: Sequence[Sequence[str]]) -> tuple[dict[str, Place], dict[str, s
 
 
 def _stretched(name: str, places: dict[str, Place], arrows: Sequence[tuple[str, ...]]) -> Place:
-    """The place of a box that reaches every box connected with it."""
+    """The place of a box, made wide enough to reach every box that an arrow connects it with."""
     reached = [places[end][0] for arrow in arrows if name in arrow[:2] for end in arrow[:2]]
     left, right, y = places[name]
     return min(reached, default=left), max(reached, default=right), y
@@ -91,7 +91,8 @@ def _draw_box(axes: Axes, place: Place, label: str) -> None:
 
 
 def _draw_arrows(axes: Axes, start: Place, end: Place, forward: str, gradient: str = "") -> None:
-    """An arrow forward, and next to it the one backward: straight down where both boxes reach."""
+    """Draw an arrow from one box to another and, if `gradient` is not empty, a dashed arrow back
+    beside it. Arrows are straight down if the boxes overlap horizontally."""
     low, high = max(start[0], end[0]), min(start[1], end[1])
     x0, x1 = ((low + high) / 2,) * 2 if low <= high else (sum(start[:2]) / 2, sum(end[:2]) / 2)
     down = _HEIGHT / 2 if start[2] > end[2] else -_HEIGHT / 2

@@ -107,7 +107,8 @@ def _grid(
     limit: float = 1.0,
     signed: bool = False,
 ) -> Figure:
-    """The heat maps of data (layers, H, T, S) in a grid, each with sides of this many inches."""
+    """A figure with the heat maps of data (layers, H, T, S) in a grid; `side` is the size of each
+    map in inches."""
     from matplotlib.figure import Figure
 
     layers, heads, t, s = data.shape
@@ -134,7 +135,7 @@ def _grid(
 
 
 def head_names(data: np.ndarray) -> list[str]:
-    """The name of each head of data (layers, H, T, S)."""
+    """A list with the name of each head of data (layers, H, T, S)."""
     layers, heads = data.shape[:2]
     return [
         f"head {head}" if layers == 1 else f"layer {layer}, head {head}"
@@ -170,7 +171,7 @@ def visible(token: str) -> str:
 
 
 def _labels(tokens: Sequence[str] | None, n: int) -> list[str]:
-    """The tokens, or without any, at most a dozen of the n positions."""
+    """The tokens as labels. Without tokens, the labels are at most a dozen of the n positions."""
     if tokens is not None:
         return [visible(token) for token in tokens]
     step = -(-n // _SMALL)
@@ -178,7 +179,8 @@ def _labels(tokens: Sequence[str] | None, n: int) -> list[str]:
 
 
 def _colours(signed: bool) -> Colormap:
-    """From white to dark blue; if signed, from dark orange through white to dark blue."""
+    """A scale of colours from white to dark blue or, if signed, from dark orange through white to
+    dark blue."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
@@ -191,7 +193,7 @@ def _colours(signed: bool) -> Colormap:
 
 
 def _write(axes: Axes, data: np.ndarray, limit: float) -> None:
-    """The number in each cell, to two digits of the largest."""
+    """Write its number into each cell, rounded to two digits of the largest."""
     finite = data[np.isfinite(data)]
     decimals = 0 if (finite == np.round(finite)).all() else max(2 - math.ceil(math.log10(limit)), 0)
     form = f".{decimals}f" if decimals <= 4 else ".0e"
@@ -203,7 +205,7 @@ def _write(axes: Axes, data: np.ndarray, limit: float) -> None:
 
 
 def _sign(axes: Axes, data: np.ndarray, limit: float) -> None:
-    """A minus sign on clearly negative cells, and a cross on cells that are not finite."""
+    """Draw a minus sign on clearly negative cells, and a cross on cells that are not finite."""
     cell = 72 * max(0.11, 2.4 / max(data.shape))  # in points
     finite = np.isfinite(data)
     for where, marker in ((finite & (data < -0.1 * limit), "_"), (~finite, "x")):

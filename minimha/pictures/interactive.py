@@ -51,7 +51,8 @@ def attention_html(
 
 
 class Attention:
-    """The heat maps of `attention_html`: a notebook shows them, `html` is the text."""
+    """The heat maps that `attention_html` returns: a notebook shows them, and `html` is their
+    text."""
 
     def __init__(self, text: str) -> None:
         self.html = text
@@ -102,7 +103,8 @@ def _page(data: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: 
 
 
 def _choice(shape: Sequence[int]) -> str:
-    """A line of buttons for each layer, one per head; nothing for a single head."""
+    """The HTML of the buttons that choose a head: a line for each layer, one button per head;
+    nothing for a single head."""
     layers, heads = shape
     lines = [f"layer {layer}, head " for layer in range(layers)] if layers > 1 else ["head "]
     for n in range(layers * heads):

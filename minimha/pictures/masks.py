@@ -79,16 +79,17 @@ def mask_svg(rule: Mask) -> str | None:
 
 
 def small_shape(rule: Mask) -> tuple[int, ...]:
-    """The smallest shape of scores that the mask's own arrays fit, 8 where any length does."""
+    """A small shape of scores that fits the mask: the lengths of the mask's own arrays, and 8 where
+    any length fits."""
     *lead, t, s = (0, 0, *rule.sizes)[-max(2, len(rule.sizes)) :]
     return (*(n or 1 for n in lead), t or s or 8, s or t or 8)
 
 
 def _panels(arrays: Sequence[Any], lead: int) -> tuple[list[str], list[np.ndarray]]:
-    """The names of the panels, and each array with a single axis, that of the panels, in place of
-    the axes before T and S.
+    """The names of the panels, and the arrays, with a single axis for the panels in place of the
+    axes before T and S.
 
-    An axis along which nothing differs, often that of the heads, adds no panels.
+    An axis along which nothing differs, often the axis of the heads, adds no panels.
     """
     arrays = [np.asarray(x)[(None,) * (lead + 2 - np.ndim(x))] for x in arrays]
     sizes = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
@@ -106,7 +107,7 @@ def _panels(arrays: Sequence[Any], lead: int) -> tuple[list[str], list[np.ndarra
 
 
 def _cells(axes: Axes, seen: np.ndarray) -> None:
-    """A cell for each query and key: queries from top to bottom, keys from left to right."""
+    """Draw a cell for each query and key: queries from top to bottom, keys from left to right."""
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import FixedLocator, MaxNLocator
 

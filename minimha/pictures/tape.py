@@ -52,8 +52,8 @@ class Graph:
 
 
 class _Box:
-    """What takes up a place in a layer: a step, which has a text, or a bend of an arrow that
-    crosses the layer."""
+    """A box in a layer of the picture: either a step of the computation, with its text, or a bend
+    of an arrow that crosses the layer."""
 
     def __init__(self, lines: list[str], layer: int, above: list[_Box]) -> None:
         self.lines, self.layer, self.above = lines, layer, above
@@ -64,7 +64,7 @@ class _Box:
 
     @property
     def y(self) -> float:
-        """The height of its centre."""
+        """The height of the centre of the box in the picture."""
         return _LAYER * (self.layer + 0.6)
 
 
@@ -111,7 +111,8 @@ def _boxes(root: Edge, shape: tuple[int, ...], names: dict[Edge | None, str]) ->
 
 
 def _bends(boxes: list[_Box]) -> list[_Box]:
-    """Places for arrows that cross layers; they become neighbours of the boxes they connect."""
+    """The bends of the arrows that cross layers, one in each layer that an arrow crosses. The bends
+    become neighbours of the boxes that the arrow connects."""
     bends = []
     for box in boxes:
         for k, parent in enumerate(box.above):
@@ -148,7 +149,8 @@ def _lines(
 
 
 def _arrange(rows: list[list[_Box]]) -> None:
-    """Order each row by where its neighbours are, down and up again, then centre the rows."""
+    """Order the boxes of each row by the mean position of their neighbours, in several passes down
+    and up; then centre the rows."""
     for sweep in range(8):
         for row in rows if sweep % 2 else reversed(rows):
             for box in row:
@@ -166,8 +168,8 @@ def _arrange(rows: list[list[_Box]]) -> None:
 
 
 def _apart(below: list[_Box]) -> Iterator[tuple[_Box, float]]:
-    """Each neighbour, and how far its arrow is shifted sideways: a step that uses a value twice has
-    two arrows, side by side."""
+    """Yield each of the boxes below a step, and how far the arrow to it is shifted sideways: a step
+    that uses a value twice has two arrows, side by side."""
     for k, box in enumerate(below):
         yield box, _ASIDE * (below[:k].count(box) - (below.count(box) - 1) / 2)
 

@@ -66,7 +66,7 @@ _KINDS = {
     "precision": one_of(PRECISIONS),
     "text": STRING,
 }
-"""What the settings must be, on the command line and in run.json."""
+"""What kind of value each setting must have, on the command line and in run.json."""
 _SIZES = {
     "layers": "num_layers", "heads": "num_heads", "width": "d_model", "context": "context",
 }  # fmt: skip
@@ -196,8 +196,8 @@ class Run:
 
     @classmethod
     def of(cls, options: argparse.Namespace, comm: parallel.Communicator | None = None) -> Run:
-        """Check everything, then make the folder. Raises ValueError, RuntimeError or OSError, with
-        a one-line message."""
+        """Check all settings, then make the folder of the run. Raises ValueError, RuntimeError or
+        OSError, with a one-line message."""
         folder = options.out
         settings = _settings(options)
         saved = [file for name in (_CHECKPOINT, _PREVIOUS) if (file := folder / name).exists()]
@@ -290,8 +290,9 @@ class Run:
         _write_json(self.tokenizer.characters, self.folder / _VOCABULARY)
 
     def save(self) -> None:
-        """Write all that a resumed run needs: the model, the losses, and last the checkpoint. In
-        this order, the losses in the file never end before the step of the checkpoint."""
+        """Write everything that a resumed run needs: the model, the losses, and the checkpoint
+        last. In this order, the losses in the file always reach at least to the step of the
+        checkpoint."""
         interchange.save_pretrained(self.training.model, self.folder)
         rows = [
             f"{step},{loss!r},{self.losses.validation.get(step, '')}\n"
@@ -353,8 +354,8 @@ def _write_json(value: Any, path: Path) -> None:
 
 
 def _read_losses(path: Path, last: int) -> watching.Losses:
-    """The losses up to step `last`. A run that was killed may have written the losses of later
-    steps, too, which the resumed run makes again."""
+    """Read the losses up to step `last` from a file. A run that was killed may also have written
+    the losses of later steps, which the resumed run computes again."""
     losses = watching.Losses()
     with naming(path, {}):
         for line in path.read_text(encoding="utf-8").splitlines()[1 : last + 1]:
@@ -367,8 +368,8 @@ def _read_losses(path: Path, last: int) -> watching.Losses:
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """Inside the block, Ctrl-C only sets this event, so that no step or checkpoint is left half
-    done. A second Ctrl-C raises KeyboardInterrupt."""
+    """A context manager that gives an event. Inside the block, Ctrl-C only sets this event, so that
+    no step or checkpoint is left half done. A second Ctrl-C raises KeyboardInterrupt."""
     interrupted = threading.Event()
 
     def notice(*_: object) -> None:

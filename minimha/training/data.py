@@ -102,7 +102,7 @@ class CharacterTokenizer:
         return "".join(self.stream(tokens))
 
     def stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
-        """Yield the character of each token as it arrives. The prompt makes no difference."""
+        """Yield the character of each token as it arrives. The prompt is ignored."""
         return (self.characters[k] for k in tokens)
 
 
@@ -114,7 +114,8 @@ class Split(NamedTuple):
 
 
 def split(tokens: np.ndarray, context: int, fraction: float = 0.1) -> Split:
-    """Keep the last fraction of the tokens for validation, but at least a context and its target.
+    """Divide the tokens: the last fraction of them is for validation, but at least one context and
+    its target.
 
     Raises ValueError if either part is too short for one context and its target.
     """
@@ -130,7 +131,8 @@ def split(tokens: np.ndarray, context: int, fraction: float = 0.1) -> Split:
 def random_batches(
     tokens: np.ndarray, *, batch: int, context: int, rng: np.random.Generator
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Endless pairs (inputs, targets), both (B, T): windows at random places, shifted by one."""
+    """Yield pairs (inputs, targets), both (B, T), without end: windows that begin at random places
+    of the text. The targets are the inputs moved on by one token."""
     while True:
         starts = rng.integers(0, len(tokens) - context, size=batch)
         windows = tokens[starts[:, None] + np.arange(context + 1)]
@@ -138,7 +140,8 @@ def random_batches(
 
 
 def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
-    """All windows whose inputs do not overlap, in order, as (inputs, targets), both (N, T)."""
+    """All windows whose inputs do not overlap, in order, as (inputs, targets), both (N, T) with T =
+    context."""
     count = (len(tokens) - 1) // context
     starts = context * np.arange(count)[:, None]
     every = tokens[starts + np.arange(context + 1)]

@@ -113,7 +113,8 @@ class Training:
         return AdamW(decay_groups(self.model, weight_decay), **settings)
 
     def _update(self, inputs: np.ndarray, targets: np.ndarray, rng: backend.Generator) -> float:
-        """Update the parameters with the gradient of a batch. Returns the loss before that."""
+        """Update the parameters with the gradient of a batch. Returns the loss before the
+        update."""
         inputs, targets = (tokens_for(self.model, tokens) for tokens in (inputs, targets))
         loss = cross_entropy(self.model(inputs, rng=rng), targets)
         loss.backward()
@@ -223,6 +224,6 @@ def _require_a_window(model: Any, tokens: np.ndarray) -> None:
 
 
 def tokens_for(model: Any, tokens: np.ndarray) -> Array:
-    """Tokens in the library and on the device of the model's parameters."""
+    """The tokens as an array of the library, and on the device, of the model's parameters."""
     _, first = next(iter(model.named_parameters()))
     return backend.like(tokens, first.data)

@@ -66,12 +66,13 @@ class ParallelTraining(Training):
         self._collected: dict[str, np.ndarray] | None = None
 
     def save(self, path: str | Path) -> None:
-        """Rank 0 writes a checkpoint, as `Training.save` does."""
+        """Write a checkpoint on rank 0, as `Training.save` does; the other ranks write nothing."""
         if self.comm.rank == 0:
             super().save(path)
 
     def state(self) -> dict[str, np.ndarray]:
-        """The state, if it was collected after the last step. Raises RuntimeError otherwise."""
+        """The arrays of a checkpoint, as `Training.state` returns them, if they were collected
+        after the last step. Raises RuntimeError otherwise."""
         if self._collected is None:
             raise RuntimeError(f"the state is collected every {self.every} steps: save it then")
         return self._collected

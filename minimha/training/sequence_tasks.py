@@ -56,7 +56,8 @@ def adding() -> list[Pair]:
 def hold_out(
     pairs: Sequence[Pair], rng: np.random.Generator | int = 0
 ) -> tuple[list[Pair], list[Pair]]:
-    """The pairs to train on, and about a tenth, chosen at random, that training never sees.
+    """Divide the pairs into those to train on, and about a tenth, chosen at random, that training
+    never sees.
 
     27+58 and 58+27 are held out together, because a model that has seen one could answer the other
     from memory.
@@ -71,7 +72,7 @@ def hold_out(
 
 
 def encode(texts: Sequence[str]) -> np.ndarray:
-    """The tokens (N, length of the longest text) of texts, filled up with END."""
+    """The texts as an array of tokens (N, length of the longest text), filled up with END."""
     tokens = np.full((len(texts), max(map(len, texts))), END)
     for row, text in zip(tokens, texts, strict=True):
         row[: len(text)] = [SYMBOLS.index(c) for c in text]
@@ -132,7 +133,7 @@ def train(
 
 
 def answers(model: EncoderDecoder, sources: Sequence[str], count: int = 16) -> list[str]:
-    """What the model decodes for each source, up to count characters."""
+    """The text that the model decodes for each source, up to count characters."""
     tokens = tokens_for(model, encode(sources))
     decoded = greedy_decode(model, tokens, padding(tokens), start=START, end=END, count=count)
     rows = backend.to_numpy(decoded)
@@ -140,6 +141,6 @@ def answers(model: EncoderDecoder, sources: Sequence[str], count: int = 16) -> l
 
 
 def mistakes(model: EncoderDecoder, pairs: Sequence[Pair]) -> list[tuple[str, str, str]]:
-    """(source, target, answer) of the pairs whose answer is not exactly the target."""
+    """A list of (source, target, answer) for the pairs whose answer is not exactly the target."""
     answered = zip(pairs, answers(model, [source for source, _ in pairs]), strict=True)
     return [(*pair, answer) for pair, answer in answered if answer != pair[1]]

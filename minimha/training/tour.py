@@ -104,7 +104,8 @@ def check_gradients(library: str = "numpy") -> str:
 
 
 def _parts(xp: Any) -> list[tuple[str, Operation, dict[str, Any], dict[str, Any]]]:
-    """For each part its name, operation, settings, and inputs: arrays, or shapes of random ones."""
+    """A list with the name, the operation, the settings and the inputs of each part of the model.
+    Inputs are arrays, or shapes for random arrays."""
     b, h, t, s, d, dv, m = 2, 3, 4, 5, 2, 6, 7
     indices = xp.asarray([[1, 0, 1], [3, 1, 1]])
     qkv = {"query": (b, h, t, d), "key": (b, h, s, d), "value": (b, h, s, dv)}

@@ -101,7 +101,7 @@ class _Screen:
 
 @dataclass
 class _Terminal(_Screen):
-    """A progress bar, and lines above it."""
+    """Shows the progress in a terminal: a progress bar, and the reports as lines above it."""
 
     def __post_init__(self) -> None:
         from rich.progress import Progress
@@ -129,7 +129,8 @@ class _Terminal(_Screen):
 
 @dataclass
 class _Notebook(_Screen):
-    """A progress bar and the last report, which update in place."""
+    """Shows the progress in a notebook: a progress bar and the last report, which update in
+    place."""
 
     def __post_init__(self) -> None:
         from IPython.display import HTML, display
@@ -138,7 +139,7 @@ class _Notebook(_Screen):
         self._bar, self._last = (display(HTML(""), display_id=True) for _ in range(2))
 
     def close(self) -> None:
-        """The bar and the last report stay below the cell."""
+        """End the progress. The bar and the last report stay below the cell."""
 
     def progress(self, loss: float) -> None:
         step, steps = self.run.step, self.run.steps
@@ -169,7 +170,8 @@ class _Notebook(_Screen):
 
 
 def sample(model: Any, validation: np.ndarray, tokenizer: Any, count: int) -> str:
-    """How the model continues the beginning of the validation text, for half a context."""
+    """The text with which the model continues the first half context of the validation text:
+    `count` tokens."""
     prompt = validation[None, : max(1, model.context // 2)]
     return tokenizer.decode(generate(model, prompt, count)[0, prompt.shape[1] :])
 
