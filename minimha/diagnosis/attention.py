@@ -122,9 +122,9 @@ def untapped_softmax(step: Step) -> Iterator[Mistake]:
 def _softmax_mistakes(
     y: np.ndarray, dy: np.ndarray, letters: tuple[str, str], axis: int = -1
 ) -> list[tuple[str, np.ndarray, str]]:
-    """List known mistakes in the gradient of softmax: for each, the name of the cause, the gradient
-    that results, and a sentence about it. In the formulas, the input and the output of softmax have
-    these letters."""
+    """List known mistakes in the gradient of y = softmax(x) along an axis: for each, the name of
+    the cause, the gradient that results, and a sentence about it, in which x and y are called by
+    the two `letters`."""
 
     def row(a: np.ndarray, axis: Any = axis) -> np.ndarray:
         return np.asarray(a.sum(axis=axis, keepdims=True))

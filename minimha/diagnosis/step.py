@@ -56,8 +56,8 @@ class Step:
         return f"the backward of the step from {self.name} to {self.consumer}"
 
     def letter(self, name: str) -> str:
-        """Return the name of a node as formulas write it: its own name or, for a result, the letter
-        in the pullback's parameter, y for dy."""
+        """Return the name of a node in formulas: its own name or, for a result, the pullback's name
+        for its cotangent without the d, such as y if the pullback takes dy."""
         return self.trace.letters.get(name, name)
 
     @property

@@ -193,7 +193,8 @@ def _is_uniform(weights: np.ndarray) -> bool:
 
 
 def _differ(a: np.ndarray, b: np.ndarray, loose: float = 1.0) -> np.ndarray:
-    """Return a boolean array: True for each row in which a and b differ by more than rounding."""
+    """Return a boolean array: True for each row in which a and b differ by more than rounding, or
+    by more than `loose` times as much."""
     return _difference(a, b) > loose * _ROUNDING
 
 

@@ -62,7 +62,8 @@ def same(
 def _facts(
     yours: Any, expected: np.ndarray, name: str, labels: Sequence[str] | None, tolerance: float
 ) -> list[str]:
-    """Return the lines of a message that say what is wrong with yours; empty if it is right."""
+    """Return the lines of a message that say how the student's array differs from the expected
+    array; empty if it is right."""
     if not isinstance(yours, np.ndarray | np.generic | float | int | complex):
         wanted = f"an array of shape {expected.shape}" if expected.shape else "a number"
         advice = "np.array, np.stack or np.concatenate makes one array of a list"
