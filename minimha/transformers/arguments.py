@@ -1,12 +1,14 @@
-"""Settings that several functions or classes share, each written down once: as a field of a
-dataclass. The decorator `arguments_of` turns the fields into arguments.
+"""Settings of a class, each written down once: as a field of a dataclass. `arguments_of` turns the
+fields into arguments of the class, and `explained_by` adds their meaning to what `help` shows.
 
 @dataclass(kw_only=True)
-class Sampling:
-    temperature: float = 1.0
+class Settings:
+    width: int = 8
 
-@arguments_of(Sampling)
-def generate(model, sampling): …            generate(model, temperature=0.5)
+@explained_by(Settings)
+class Layer:
+    @arguments_of(Settings)
+    def __init__(self, settings): …             Layer(width=16)
 """
 
 from __future__ import annotations
@@ -14,65 +16,62 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from dataclasses import is_dataclass
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-# Types of the arguments that a function has for itself.
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-Result = TypeVar("Result")
-Settings_co = TypeVar("Settings_co", covariant=True)
+Class = TypeVar("Class", bound=type)
+Settings = TypeVar("Settings")
 Fields = ParamSpec("Fields")
 
-
-class _Decorator(Protocol[Settings_co, Fields]):
-    """What `arguments_of` returns, for functions with one, three or four arguments of their own:
-    editors and type checkers learn from it which arguments the decorated function has."""
-
-    @overload
-    def __call__(
-        self, function: Callable[[A, Settings_co], Result]
-    ) -> Callable[Concatenate[A, Fields], Result]: ...
-
-    @overload
-    def __call__(
-        self, function: Callable[[A, B, C, Settings_co], Result]
-    ) -> Callable[Concatenate[A, B, C, Fields], Result]: ...
-
-    @overload
-    def __call__(
-        self, function: Callable[[A, B, C, D, Settings_co], Result]
-    ) -> Callable[Concatenate[A, B, C, D, Fields], Result]: ...
+# Type checkers and editors learn from these types that __init__ takes the fields of the dataclass.
+Init = Callable[[Any, Settings], None]
+InitOfFields = Callable[Concatenate[Any, Fields], None]
 
 
-def arguments_of(settings: Callable[Fields, Settings_co]) -> _Decorator[Settings_co, Fields]:
-    """A decorator for a function whose last argument is an object of a dataclass. Callers pass the
-    fields of the dataclass by name instead, and the function receives the object made of them.
+def arguments_of(
+    settings: Callable[Fields, Settings],
+) -> Callable[[Init[Settings]], InitOfFields[Fields]]:
+    """A decorator for an `__init__` that takes an object of a dataclass. Callers pass the fields of
+    the dataclass instead, and `__init__` receives the object made of them.
 
     The signature that `help` shows has the fields with their defaults, required ones first.
     """
+    name = getattr(settings, "__qualname__", "")
 
-    made: Callable[..., Any] = settings
-
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        # Of the function's arguments, all but the object; then the arguments that make the object.
-        *own, _ = inspect.signature(function).parameters.values()
-        fields = inspect.signature(settings).parameters.values()
-        signature = inspect.Signature(sorted([*own, *fields], key=_place))
-
-        @functools.wraps(function)
-        def called(*args: Any, **keywords: Any) -> Any:
-            # As in a call of Python's, none may be missing, unknown or given twice.
+    def decorated(init: Init[Settings]) -> InitOfFields[Fields]:
+        @functools.wraps(init)
+        def called(self: Any, *args: Fields.args, **keywords: Fields.kwargs) -> None:
             try:
-                given = signature.bind(*args, **keywords).arguments
+                made = settings(*args, **keywords)
             except TypeError as error:
-                raise TypeError(f"{function.__qualname__}() {error}") from None
-            first = [given.pop(parameter.name) for parameter in own]
-            return function(*first, made(**given))
+                # Python's message about missing or unknown arguments names what was not called.
+                message = str(error).replace(f"{name}.__init__()", f"{init.__qualname__}()")
+                error.args = (message,)
+                raise
+            init(self, made)
 
+        # `help` and `typing.get_type_hints` look here for the arguments.
+        this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        fields = inspect.signature(settings, eval_str=True).parameters.values()
+        parameters = [this, *sorted(fields, key=_place)]
+        signature = inspect.Signature(parameters, return_annotation=None)
         called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__annotations__ = {field.name: field.annotation for field in fields}
+        called.__annotations__["return"] = None
         return called
+
+    return decorated
+
+
+def explained_by(settings: type) -> Callable[[Class], Class]:
+    """A decorator that appends to a class's docstring those of a dataclass and of the dataclasses
+    it extends: `help` then explains all arguments."""
+
+    def decorated(cls: Class) -> Class:
+        explaining = [each for each in settings.__mro__ if is_dataclass(each)]
+        texts = [inspect.getdoc(each) or "" for each in (cls, *explaining)]
+        cls.__doc__ = "\n\n".join(texts) + "\n"
+        return cls
 
     return decorated
 

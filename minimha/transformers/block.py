@@ -12,10 +12,12 @@ from ..masks.mask import AnyMask
 from ..multihead import KeyValueCache, MultiHeadAttention
 from ..multihead.cache import window_mask
 from ..nn import MLP, Dropout, LayerNorm, Module, RMSNorm
-from .arguments import arguments_of
+from .arguments import arguments_of, explained_by
 from .settings import BlockSettings, CommonSettings
 
 
+# settings.py says what each argument means; the decorator shows it at the end of help(Block).
+@explained_by(BlockSettings)
 class Block(Module):
     """Attention and a perceptron, each added to the residual stream: a transformer block.
 
@@ -23,13 +25,6 @@ class Block(Module):
         x = x + attention(norm(x))           x = norm(x + attention(x))
         x = x + mlp(norm(x))                 x = norm(x + mlp(x))
 
-    d_model     M, the width of x (B, T, M)
-    num_heads   H
-    norm_first  whether the block is pre-norm
-    cross       whether the block also attends to a memory, as in a decoder: between the two lines
-                x = x + cross(norm(x), memory)
-
-    The other arguments are the fields of `CommonSettings` in settings.py, which explains each.
     Source: Vaswani et al. (2017), section 3.1; pre-norm: Radford et al., GPT-2 (2019), section 2.3.
     """
 

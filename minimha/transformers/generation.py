@@ -13,7 +13,6 @@ from minimha_autograd.backend import Array, Rng
 
 from ..functional.checks import at_least_0, integer
 from ..multihead import KeyValueCache
-from .arguments import arguments_of
 from .gpt import GPT
 
 
@@ -109,19 +108,17 @@ class Sampling:
         return sample(self.probabilities(logits), self.generator)
 
 
-@dataclass(kw_only=True)
-class Generation(Sampling):
-    """The settings of `generate`."""
-
-    cache: bool = True
-
-
-@arguments_of(Generation)
 def generate(
     model: GPT,
     tokens: Array,
     count: int,
-    settings: Generation,
+    *,
+    temperature: float = Sampling.temperature,
+    top_k: int | None = Sampling.top_k,
+    top_p: float | None = Sampling.top_p,
+    stop: Collection[int] = Sampling.stop,
+    rng: Rng = Sampling.rng,
+    cache: bool = True,
 ) -> Array:
     """Continue tokens (B, T), with T at least 1, by count tokens. Returns (B, T + count).
 
@@ -143,49 +140,71 @@ def generate(
     tokens that are not integers and for settings that are not numbers.
     """
     known = checked_tokens(tokens)  # (B, T)
-    count = integer(count, "count", least=0)
-    steps = _drawn(model, known, settings)
+    steps = stream(
+        model,
+        known,
+        count,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        stop=stop,
+        rng=rng,
+        cache=cache,
+    )
     columns = [known]
-    for drawn in itertools.islice(steps, count):
+    for drawn in steps:
         columns.append(drawn[:, None])  # (B, 1)
     whole = np.concatenate(columns, axis=1)  # (B, T + count)
     return backend.like(whole, array_of(tokens))
 
 
-@arguments_of(Generation)
 def stream(
     model: GPT,
     tokens: Array,
     count: int,
-    settings: Generation,
+    *,
+    temperature: float = Sampling.temperature,
+    top_k: int | None = Sampling.top_k,
+    top_p: float | None = Sampling.top_p,
+    stop: Collection[int] = Sampling.stop,
+    rng: Rng = Sampling.rng,
+    cache: bool = True,
 ) -> Iterator[np.ndarray]:
     """Yield the new tokens of `generate` step by step: at each step (B,), as soon as they are
     drawn.
 
     Arguments and errors are those of `generate`.
     """
-    known = checked_tokens(tokens)
+    known = checked_tokens(tokens)  # (B, T)
+    sampling = Sampling(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        stop=stop,
+        rng=rng,
+    )
     count = integer(count, "count", least=0)
-    steps = _drawn(model, known, settings)
+    steps = _drawn(model, known, sampling, cache)
     return itertools.islice(steps, count)
 
 
 def _drawn(
     model: GPT,
     known: np.ndarray,
-    settings: Generation,
+    sampling: Sampling,
+    cache: bool,
 ) -> Iterator[np.ndarray]:
     """Yield the tokens (B,) that follow the known tokens (B, T), step by step, until all sequences
     have ended."""
-    read = Reader(model, settings.cache)
+    read = Reader(model, cache)
     ended = np.zeros(len(known), dtype=bool)  # (B,)
     while not ended.all():
         logits = read(known)[:, -1]  # (B, V)
-        drawn = settings.draw(logits)  # (B,)
+        drawn = sampling.draw(logits)  # (B,)
 
         # A sequence that has ended goes on with the token that ended it.
         drawn = np.where(ended, known[:, -1], drawn)
-        ended |= np.isin(drawn, settings.ends)
+        ended |= np.isin(drawn, sampling.ends)
         column = drawn[:, None]  # (B, 1)
         known = np.concatenate([known, column], axis=1)
         yield drawn

@@ -13,11 +13,13 @@ from .. import masks
 from ..functional import linear
 from ..multihead import KeyValueCache
 from ..nn import Dropout, Embedding, Linear, Module
-from .arguments import arguments_of
+from .arguments import arguments_of, explained_by
 from .block import Block, new_norm, widen_vectors
 from .settings import GPTSettings
 
 
+# settings.py says what each argument means; the decorator shows it at the end of help(GPT).
+@explained_by(GPTSettings)
 class GPT(Module):
     """A causal transformer over a vocabulary: token t sees the tokens up to t and predicts t + 1.
 
@@ -25,22 +27,8 @@ class GPT(Module):
         x = block(x)                                      for each block, under a causal mask
         logits = head(norm(x))                            (B, T, vocabulary)
 
-    vocabulary  number of different tokens
-    context     the longest sequence, in tokens
-    d_model     M, the width, a multiple of num_heads unless head_dim is given
-    num_heads   H
-    num_layers  number of blocks
-    tie         whether the table of embeddings is also the last linear map: its gradient is then
-                the sum over both uses
-    rope        `positions.Rope(…)`: rotary positions in every block, in place of learned ones
-    dropout     of the embeddings and in the blocks, in calls with an rng
-    rng         a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
-    dtype       of the weights. "bfloat16" is for the matrices alone: biases, the weights of norms
-                and activations are then float32
-
-    The other arguments are the fields of `GPTSettings` in settings.py, which explains each. With
-    tie=True the defaults make a GPT-2; a Llama has norm="rms", activation="swiglu", bias=False and
-    rope. `settings` holds all arguments but rng: GPT(**model.settings) has the same shapes.
+    With tie=True the defaults make a GPT-2; a Llama has norm="rms", activation="swiglu", bias=False
+    and rope. `settings` holds all arguments but rng: GPT(**model.settings) has the same shapes.
     Source: Radford et al., GPT-2 (2019); Touvron et al., Llama (2023).
     """
 

@@ -1,6 +1,6 @@
 """The settings of blocks and of models, each with its meaning and its default.
 
-`arguments_of` makes them arguments of `Block` and `GPT`.
+`arguments_of` makes them arguments of `Block` and `GPT`, whose `help` ends with these docstrings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..multihead import QKNorm, positions
 
 @dataclass(kw_only=True)
 class CommonSettings:
-    """The settings that a GPT has in common with each of its blocks.
+    """The settings that a `GPT` has in common with each of its blocks:
 
     d_model       M, the width, a multiple of num_heads unless head_dim is given
     num_heads     H
@@ -30,7 +30,8 @@ class CommonSettings:
     dropout       of the attention weights and of what is added to the residual stream, in calls
                   with an rng; in a `GPT`, also of the embeddings
     rng           a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
-    dtype         of the weights
+    dtype         of the weights. In a `GPT`, "bfloat16" is for the matrices alone: biases, the
+                  weights of norms and activations are then float32
 
     num_kv_heads, head_dim, scale, softcap, qk_norm and rope are those of `MultiHeadAttention`, for
     self-attention. The others are rarely needed:
@@ -84,11 +85,11 @@ class CommonSettings:
 
 @dataclass(kw_only=True)
 class BlockSettings(CommonSettings):
-    """The settings of a `Block`: the common ones, and which kind of block it is.
+    """The settings of a `Block` alone, which say what kind of block it is:
 
-    norm_first  pre-norm, x = x + attention(norm(x)), as in GPT-2; False is the paper's post-norm,
-                x = norm(x + attention(x))
-    cross       whether the block also attends to a memory, as in a decoder
+    norm_first  pre-norm, as in GPT-2; False is the paper's post-norm
+    cross       whether the block also attends to a memory, as in a decoder: between the two lines
+                x = x + cross(norm(x), memory)
     """
 
     # Block(64, 4): these two may be given without their names.
@@ -110,7 +111,7 @@ class BlockSettings(CommonSettings):
 
 @dataclass(kw_only=True)
 class GPTSettings(CommonSettings):
-    """The settings of a `GPT`: those of all its blocks, and its own.
+    """The settings of a `GPT` alone:
 
     vocabulary  number of different tokens
     context     the longest sequence, in tokens
@@ -120,7 +121,8 @@ class GPTSettings(CommonSettings):
     layers      settings of single blocks in place of the common ones: a dictionary for each, such
                 as {"window": 512} or {"rope": None}; by default all blocks are alike
 
-    Two that Gemma 2 needs:
+    Learned positions are added to the embeddings, unless rope gives every block rotary ones. Two
+    settings that Gemma 2 needs:
 
     scale_embeddings  whether the embeddings are multiplied by √M
     logit_softcap     limits the logits to logit_softcap · tanh(logits / logit_softcap). This is the

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minimha_autograd import array_of, backend
-from minimha_autograd.backend import Array
+from minimha_autograd.backend import Array, Rng
 
 from ..functional.checks import integer
-from .arguments import arguments_of
 from .generation import Reader, Sampling, checked_tokens, sample
 from .gpt import GPT
 
@@ -38,24 +37,18 @@ class Speculation(NamedTuple):
         return self.accepted / self.judged if self.judged else float("nan")
 
 
-@dataclass(kw_only=True)
-class Drafting(Sampling):
-    """The settings of `speculate`."""
-
-    ahead: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.ahead = integer(self.ahead, "ahead", least=1)
-
-
-@arguments_of(Drafting)
 def speculate(
     model: GPT,
     draft: GPT,
     tokens: Array,
     count: int,
-    settings: Drafting,
+    *,
+    ahead: int = 4,
+    temperature: float = Sampling.temperature,
+    top_k: int | None = Sampling.top_k,
+    top_p: float | None = Sampling.top_p,
+    stop: Collection[int] = Sampling.stop,
+    rng: Rng = Sampling.rng,
 ) -> Speculation:
     """Continue tokens (1, T) by count tokens, with the distribution of `generate(model, …)`.
 
@@ -87,10 +80,19 @@ def speculate(
     other = draft.settings["vocabulary"]
     if vocabulary != other:
         raise ValueError(f"model and draft have vocabularies of {vocabulary} and {other} tokens")
-    end = known.shape[1] + integer(count, "count", least=0)
+    sampling = Sampling(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        stop=stop,
+        rng=rng,
+    )
+    ahead = integer(ahead, "ahead", least=1)
+    count = integer(count, "count", least=0)
+    end = known.shape[1] + count
 
     # A rewind goes back over the tokens that one round has added.
-    reserve = max(64, settings.ahead)
+    reserve = max(64, ahead)
     read = Reader(model, reserve=reserve)
     read_draft = Reader(draft, reserve=reserve)
     accepted = 0
@@ -100,19 +102,19 @@ def speculate(
 
     while known.shape[1] < end:
         n = known.shape[1]
-        k = min(settings.ahead, read.room(n), read_draft.room(n), end - n - 1)
+        k = min(ahead, read.room(n), read_draft.room(n), end - n - 1)
 
         # The draft proposes k tokens, one after another.
         q = []
         for _ in range(k):
-            q_next = settings.probabilities(read_draft(known)[0])  # (1, V)
-            proposed = sample(q_next, settings.generator)  # (1,)
+            q_next = sampling.probabilities(read_draft(known)[0])  # (1, V)
+            proposed = sample(q_next, sampling.generator)  # (1,)
             known = np.append(known, proposed[None], axis=1)  # (1, n + 1), …, (1, n + k)
             q.append(q_next[0])
 
         # The model reads them all in one call.
-        p = settings.probabilities(read(known, last=k + 1)[0])  # (k + 1, V)
-        kept, new = judge(p, np.array(q), known[0, n:], settings.generator)
+        p = sampling.probabilities(read(known, last=k + 1)[0])  # (k + 1, V)
+        kept, new = judge(p, np.array(q), known[0, n:], sampling.generator)
         known = np.append(known[:, : n + kept], [[new]], axis=1)  # (1, n + kept + 1)
         read.rewind(n + kept)
         read_draft.rewind(n + kept)
@@ -122,7 +124,7 @@ def speculate(
         accepted += kept
         judged += min(kept + 1, k)
 
-        ends = np.isin(known[0, n:], settings.ends)
+        ends = np.isin(known[0, n:], sampling.ends)
         if ends.any():
             end = n + int(ends.argmax()) + 1
             known = known[:, :end]

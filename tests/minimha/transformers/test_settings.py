@@ -1,6 +1,8 @@
 """Settings are written down once, and calls and signatures are as if they were arguments."""
 
 import inspect
+import re
+import typing
 from dataclasses import fields
 
 import numpy as np
@@ -8,9 +10,8 @@ import pytest
 
 import minimha as mh
 from minimha.transformers import stream
-from minimha.transformers.generation import Generation
+from minimha.transformers.generation import Sampling
 from minimha.transformers.settings import BlockSettings, GPTSettings
-from minimha.transformers.speculation import Drafting
 
 SIZES = {"context": 6, "d_model": 8, "num_heads": 2, "num_layers": 2}
 
@@ -21,21 +22,61 @@ def arguments(function):
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
-@pytest.mark.parametrize(
-    ("function", "settings"),
-    [
-        (mh.GPT, GPTSettings), (mh.Block, BlockSettings), (mh.generate, Generation),
-        (stream, Generation), (mh.speculate, Drafting),
-    ],
-)  # fmt: skip
-def test_a_signature_shows_every_setting_with_its_default_after_what_is_required(
-    function, settings
-):
+CLASSES = pytest.mark.parametrize(
+    ("cls", "settings"), [(mh.GPT, GPTSettings), (mh.Block, BlockSettings)]
+)
+
+
+@CLASSES
+def test_a_signature_shows_every_setting_with_its_default_after_what_is_required(cls, settings):
     required = [p.name for p in fields(settings) if p.name not in arguments(settings)]
-    assert arguments(function) == arguments(settings)
-    shown = list(inspect.signature(function).parameters)
+    assert arguments(cls) == arguments(settings)
+    shown = list(inspect.signature(cls).parameters)
     assert set(shown) >= set(required)
     assert shown[-len(arguments(settings)) :] == list(arguments(settings))
+
+
+@CLASSES
+def test_help_explains_every_argument(cls, settings):
+    text = inspect.getdoc(cls)
+    of_attention = re.search(r"^(num_kv_heads, .*) are those of `MultiHeadAttention`", text, re.M)
+    elsewhere = re.split(", | and ", of_attention[1])
+    assert set(elsewhere) <= set(inspect.signature(mh.MultiHeadAttention).parameters)
+    here = re.findall(r"^(\w+)  +\S", text, re.M)
+    assert sorted(here + elsewhere) == sorted(inspect.signature(cls).parameters)
+
+
+@CLASSES
+def test_type_hints_are_those_of_the_arguments(cls, settings):
+    hints = typing.get_type_hints(cls.__init__)
+    assert hints.pop("return") is type(None)
+    expected = typing.get_type_hints(settings)
+    assert hints == {field.name: expected[field.name] for field in fields(settings)}
+    assert inspect.signature(cls.__init__).return_annotation is None
+
+
+@pytest.mark.parametrize("function", [mh.generate, stream, mh.speculate])
+def test_functions_that_draw_tokens_have_the_same_defaults(function):
+    own = {"generate": {"cache": True}, "stream": {"cache": True}, "speculate": {"ahead": 4}}
+    assert arguments(function) == arguments(Sampling) | own[function.__name__]
+
+
+@pytest.mark.parametrize("function", [mh.generate, stream, mh.speculate])
+def test_type_checkers_see_the_arguments_of_functions_that_draw_tokens(function):
+    """They read the code: a signature made when the program runs would be hidden from them."""
+    code = function.__code__
+    written = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    assert written == tuple(inspect.signature(function).parameters)
+    assert code.co_posonlyargcount == 0
+
+
+def test_tokens_are_checked_before_settings():
+    model = mh.GPT(5, **SIZES)
+    for draw in (mh.generate, stream):
+        with pytest.raises(ValueError, match="tokens has shape"):
+            draw(model, np.array([1]), 2, temperature=-1)
+    with pytest.raises(ValueError, match="tokens has shape"):
+        mh.speculate(model, model, np.array([1]), 2, ahead=0)
 
 
 def test_settings_of_a_block_and_of_its_attention_have_the_same_defaults():
@@ -48,8 +89,10 @@ def test_settings_of_a_block_and_of_its_attention_have_the_same_defaults():
 def test_an_unknown_or_a_missing_argument_is_named_with_what_was_called():
     with pytest.raises(TypeError, match=r"GPT\S* got an unexpected keyword argument 'norm_first'"):
         mh.GPT(5, **SIZES, norm_first=False)
-    with pytest.raises(TypeError, match=r"Block\S* missing a required argument: 'num_heads'"):
+    with pytest.raises(TypeError, match=r"Block\S* missing 1 .* argument: 'num_heads'"):
         mh.Block(8)
+    with pytest.raises(TypeError, match=r"GPT\S* missing 3 .*: 'num_heads', .* and 'num_layers'"):
+        mh.GPT(5, d_model=8)
     with pytest.raises(TypeError, match=r"Block\S* got an unexpected keyword argument 'windows'"):
         mh.GPT(5, **SIZES, layers=[{}, {"windows": 3}])
     model = mh.GPT(5, **SIZES)
