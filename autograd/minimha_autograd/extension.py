@@ -25,6 +25,7 @@ of an object. Another function can replace the default for good or within a bloc
 
 from __future__ import annotations
 
+import functools
 import importlib
 from _thread import allocate_lock  # `threading` is slow to import
 from collections.abc import Callable, Iterator
@@ -38,6 +39,14 @@ _CHANGING = allocate_lock()
 """Held while a function is replaced, but not while it runs."""
 
 
+class _Block:
+    """A block inside which this function is called. Two blocks are never equal, even if their
+    functions are."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+
 class ExtensionPoint:
     """A function that another room may replace. A call returns what the replacement returns.
 
@@ -47,10 +56,12 @@ class ExtensionPoint:
     """
 
     def __init__(self, default: Callable[..., Any]) -> None:
+        # The name, the docstring and the signature are those of the default.
+        functools.update_wrapper(self, default, updated=())
         self.default = default
-        self.__doc__ = default.__doc__
         self.function = default
-        self._functions = [default]  # what is provided, then a function for each open block
+        self._provided = default
+        self._blocks: list[_Block] = []  # those that are open, in the order in which they began
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -58,8 +69,8 @@ class ExtensionPoint:
     def provide(self, function: Callable[..., Any]) -> None:
         """Replace the function that is called, for good, by this function."""
         with _CHANGING:
-            self._functions[0] = function
-            self.function = self._functions[-1]
+            self._provided = function
+            self._choose()
 
     @contextmanager
     def replaced_by(self, function: Callable[..., Any]) -> Iterator[None]:
@@ -67,15 +78,22 @@ class ExtensionPoint:
 
         Blocks may be nested, and blocks of several threads may end in any order.
         """
+        block = _Block(function)
         with _CHANGING:
-            self._functions.append(function)
-            self.function = function
+            self._blocks.append(block)
+            self._choose()
         try:
             yield
         finally:
             with _CHANGING:
-                self._functions.remove(function)
-                self.function = self._functions[-1]
+                self._blocks.remove(block)
+                self._choose()
+
+    def _choose(self) -> None:
+        """Call the function of the block that began last; outside all blocks, the one provided."""
+        self.function = self._provided
+        if self._blocks:
+            self.function = self._blocks[-1].function
 
 
 def extension_point(default: Callable[..., Any]) -> ExtensionPoint:

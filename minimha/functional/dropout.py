@@ -65,7 +65,7 @@ class Draw(NamedTuple):
         queries = count(t)[:, None]  # (T, 1)
         keys = count(s)  # (S,)
 
-        # Mixed between the sums, or places with the same sum of indices would share their bits.
+        # Mix after each sum; otherwise places with equal index sums would get the same bits.
         bits = _mixed(heads + self.seed)  # (…, 1, 1)
         bits = _mixed(bits + queries)  # (…, T, 1)
         bits = _mixed(bits + keys)  # (…, T, S)

@@ -58,7 +58,7 @@ def products(a: Array, b: Array, visible: Array | None) -> Array:
     if visible is None or known_finite(y):
         return y
 
-    # Of a hidden pair with a NaN or an infinity, the product is 0 instead.
+    # A product of a hidden pair that is NaN or infinite becomes 0.
     return hide(y, visible | xp.isfinite(y))
 
 

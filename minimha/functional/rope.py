@@ -127,7 +127,7 @@ def rotate(
         else:
             a = x[..., :half]
             b = x[..., half:width]
-        parts = [a * cos - b * sin, b * cos + a * sin]  # 2 · (…, T, width/2)
+        parts = [a * cos - b * sin, b * cos + a * sin]  # (…, T, width/2) each
 
         # Neighbours again: (…, T, width/2, 2) becomes (…, T, width).
         if interleaved:

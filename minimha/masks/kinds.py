@@ -291,7 +291,7 @@ class _Documents(Mask):
 
         # Sorting finds the keys of a document in O(S log S), without an array of all pairs.
         query = backend.mover(key)(query)
-        start, stop, whole = intervals.equal(query, key)  # (B, T)
+        start, stop, whole = intervals.equal(query, key)  # (B, T), (B, T), a bool
         start = scores.over_heads(scores.bring(start))  # (B, 1, T)
         stop = scores.over_heads(scores.bring(stop))
 

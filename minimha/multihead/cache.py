@@ -89,7 +89,7 @@ class KeyValueCache:
             return keys, values
         for old, new in ((self.keys, keys), (self.values, values)):
             # Only the number of positions may differ.
-            same_heads = old.shape[:-2] == new.shape[:-2]  # (…, G)
+            same_heads = old.shape[:-2] == new.shape[:-2]  # batch and heads
             same_width = old.shape[-1] == new.shape[-1]
             if not (same_heads and same_width):
                 raise ValueError(

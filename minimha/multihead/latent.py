@@ -164,7 +164,7 @@ class LatentAttention(Module):
         latents = ops.concat(c, k_r, axis=-1)  # (…, 1, T, C + Dr)
         nothing = c[..., :0]
         if cache is not None:
-            latents, nothing = cache.joined(latents, nothing)  # (…, 1, S, C + Dr)
+            latents, nothing = cache.joined(latents, nothing)  # (…, 1, S, C + Dr), (…, 1, S, 0)
             mask = cache.mask(mask, q.shape)
             keep = cache.held(keep)
 

@@ -62,8 +62,9 @@ class MultiHeadAttention(WithProjections):
 
     `projections` holds the weights and biases of Q, K and V: in the stacked form w_q, w_k, w_v,
     b_q, b_k, b_v. They are also attributes of the layer, like w_o, b_o, sink, norm_q and norm_k.
-    `attend` computes attention and `project_out` the output from its heads: `mh.parallel` replaces
-    them in a layer that several ranks share.
+    `attend` computes attention and `project_out` the output from its heads. A subclass may override
+    them. In a layer they are extension points, where `mh.parallel` replaces them if several ranks
+    share the layer.
     Raises ValueError for sizes that do not match, and for settings that the form cannot represent.
     Source: Vaswani et al. (2017), section 3.2.2; grouped heads: Ainslie et al., "GQA" (2023);
     qk_norm: Henry et al., "Query-Key Normalization for Transformers" (2020), with the root mean
@@ -71,6 +72,9 @@ class MultiHeadAttention(WithProjections):
     """
 
     unnamed = ("projections",)  # parameters are called "w_q", not "projections.w_q"
+
+    attend: Any = staticmethod(scaled_dot_product_attention)
+    project_out: Any = staticmethod(project_out)
 
     def __init__(
         self,
@@ -142,9 +146,10 @@ class MultiHeadAttention(WithProjections):
         if form == "bilinear":
             self._check_bilinear()
 
-        # Ranks that share a layer replace these two functions by others, which exchange messages.
-        self.attend = ExtensionPoint(scaled_dot_product_attention)
-        self.project_out = ExtensionPoint(project_out)
+        # What the class defines is the default: ranks that share a layer replace it, in this layer
+        # alone, by functions that exchange messages.
+        self.attend = ExtensionPoint(self.attend)
+        self.project_out = ExtensionPoint(self.project_out)
 
     def __call__(
         self,
@@ -188,8 +193,9 @@ class MultiHeadAttention(WithProjections):
             value = key
         self._check_widths(query, key, value)
 
-        # One matmul makes the queries of all heads, because w_q (M, H·D) holds the matrices of the
-        # heads side by side. split_heads, called inside, cuts its columns into blocks of D:
+        # In the stacked form, one matmul makes the queries of all heads, because w_q (M, H·D) holds
+        # the matrices of the heads side by side. split_heads, called inside, cuts the columns of
+        # the product into blocks of D:
         #     query @ w_q (…, T, H·D)  ->  reshaped (…, T, H, D)  ->  axes swapped (…, H, T, D)
         # From here on, H is an axis like that of the batch: each head attends by itself.
         #     q (…, H, T, D), k (…, G, S, D), v (…, G, S, Dv); in the bilinear form Mk in place of D
@@ -219,14 +225,23 @@ class MultiHeadAttention(WithProjections):
         if rng is None and keep is None:
             dropout = 0.0  # evaluation: nothing says which weights to drop
 
-        # softmax(q kᵀ · scale) v in each head, over the keys that the mask lets a query see. Unless
-        # ranks share this layer, attend is scaled_dot_product_attention.
-        options: dict[str, Any] = {
-            "bias": bias, "softcap": self.softcap, "sink": self.sink, "dropout": dropout,
-            "rng": rng, "keep": keep, "return_weights": return_weights,
-            "implementation": implementation,
-        }  # fmt: skip
-        heads = self.attend.function(q, k, v, mask, scale=self.scale, **options)
+        # softmax(q kᵀ · scale) v in each head, over the keys that the mask lets a query see: attend
+        # is scaled_dot_product_attention, unless another function was provided.
+        heads = self.attend.function(
+            q,
+            k,
+            v,
+            mask,
+            bias=bias,
+            scale=self.scale,
+            softcap=self.softcap,
+            sink=self.sink,
+            dropout=dropout,
+            rng=rng,
+            keep=keep,
+            return_weights=return_weights,
+            implementation=implementation,
+        )
         if return_weights:
             heads, weights = heads  # (…, H, T, Dv), (…, H, T, S)
 

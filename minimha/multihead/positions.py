@@ -113,7 +113,8 @@ def alibi_slopes(num_heads: int) -> Array:
     power = 1 << (num_heads.bit_length() - 1)  # the largest up to H
     slopes = [2 ** (-8 * k / power) for k in range(1, power + 1)]
 
-    # Of twice that power, every other one: those in between are there already.
+    # The rest are the 1st, 3rd, 5th … slopes for 2·power heads; its 2nd, 4th … are in the list
+    # already.
     slopes += [2 ** (-4 * k / power) for k in range(1, 2 * power + 1, 2)]
     return backend.asarray(slopes[:num_heads])
 

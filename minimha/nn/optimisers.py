@@ -356,14 +356,13 @@ class Adam(Optimiser):
         states: list[State],
         settings: Mapping[str, Any],
     ) -> list[Array]:
-        """The next values of several parameters: add weight_decay · p to the gradients, then take
-        the step of Adam."""
+        """The next values of parameters; AdamW overrides this alone."""
         # The decay is the gradient of ½ weight_decay · Σ p², and part of g.
         if settings["weight_decay"]:
             gs = [g + settings["weight_decay"] * p for p, g in zip(ps, gs, strict=True)]
-        return self._moved(ps, gs, states, settings, decay=1.0)
+        return self._adam_steps(ps, gs, states, settings, decay=1.0)
 
-    def _moved(
+    def _adam_steps(
         self,
         ps: list[Array],
         gs: list[Array],
@@ -466,7 +465,7 @@ class AdamW(Adam):
         # p − lr · weight_decay · p is decay · p.
         # The decay is not part of the gradient, so m and v do not contain it.
         decay = 1 - settings["lr"] * settings["weight_decay"]
-        return self._moved(ps, gs, states, settings, decay)
+        return self._adam_steps(ps, gs, states, settings, decay)
 
 
 def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -1,8 +1,11 @@
 """Extension points: a default, a function provided from above, and replacements for a block."""
 
 import copy
+import inspect
 import subprocess
 import sys
+
+import numpy as np
 
 from minimha_autograd.extension import ExtensionPoint, extension_point, providers
 
@@ -51,6 +54,57 @@ def test_blocks_may_be_nested():
             assert point(-1) == 1
         assert point(-1) == -6
     assert point(-1) == -3
+
+
+def test_a_block_may_repeat_the_function_of_an_outer_one():
+    point = ExtensionPoint(triple)
+    with point.replaced_by(sixfold), point.replaced_by(abs):
+        with point.replaced_by(sixfold):
+            assert point(-1) == -6
+        assert point(-1) == 1
+
+
+def test_a_block_may_call_the_default_again():
+    point = ExtensionPoint(triple)
+    with point.replaced_by(abs):
+        with point.replaced_by(point.default):
+            assert point(-1) == -3
+        assert point(-1) == 1
+        point.provide(sixfold)
+    assert point(-1) == -6
+
+
+def test_functions_are_never_compared():
+    class Scaled:
+        """A callable whose == returns an array."""
+
+        def __init__(self, factor):
+            self.factor = np.array([factor, factor])
+
+        def __call__(self, x):
+            return x * self.factor[0]
+
+        def __eq__(self, other):
+            return self.factor == other.factor
+
+        __hash__ = None
+
+    point = ExtensionPoint(triple)
+    with point.replaced_by(Scaled(2)):
+        with point.replaced_by(Scaled(5)):
+            assert point(1) == 5
+        assert point(1) == 2
+    assert point(1) == 3
+
+
+def test_a_point_has_the_name_and_the_signature_of_its_default():
+    def area(width, height=1):
+        """The area of a rectangle."""
+
+    for point in (ExtensionPoint(area), extension_point(area)):
+        assert point.__name__ == "area"
+        assert point.__doc__ == "The area of a rectangle."
+        assert str(inspect.signature(point)) == "(width, height=1)"
 
 
 def test_blocks_of_several_threads_may_end_in_any_order():

@@ -464,8 +464,8 @@ class Pieces:
         return None
 
     def _fixed(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> list[np.ndarray]:
-        """A list of the direction along which all pieces have the same slope but g has another, or
-        an empty list if there is none."""
+        """[d], a direction along which all pieces have one slope and g another; [] if there is
+        none."""
         seen = np.array(self.limits)[:, block] / pieces.scale
         _, sizes, axes = np.linalg.svd(seen - seen[0], full_matrices=False)
         axes = axes[sizes > 1e-6 * sizes[0]]

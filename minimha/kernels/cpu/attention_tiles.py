@@ -141,8 +141,10 @@ def forward(  # noqa: PLR0912, PLR0915
             copied = low
         of_keys = head(key, b, g, key_heads, low, copied)
         of_values = head(value, b, g, key_heads, low, copied)
-        keys = right_of_transpose(flat_key, of_keys, operand)  # Kᵀ, (D, copied − low)
-        values = right(flat_value, of_values, operand)  # V, (copied − low, Dv)
+        # Right operands, laid out as `matmul` says. For BLAS, keys is (1, 1, copied − low, D) and
+        # values (copied − low, Dv); for blocks, both are panels (·, depth, width).
+        keys = right_of_transpose(flat_key, of_keys, operand)  # represents Kᵀ
+        values = right(flat_value, of_values, operand)  # represents V
 
         for i0 in range(0, t1 - t0, height):
             m = min(height, t1 - t0 - i0)
@@ -193,7 +195,7 @@ def forward(  # noqa: PLR0912, PLR0915
                 # The online softmax: each row of scores becomes e, and what was summed up so far is
                 # rescaled to the new peak.
                 for i in range(m):
-                    row = scores[i]  # (n,)
+                    row = scores[i]  # (wide,)
                     peak = peaks[i]
                     highest = row_max(row)
                     new = peak if peak >= highest else highest  # NaN if highest is
@@ -311,9 +313,11 @@ def backward(
             s1 = min(s0 + most_keys, to_key)
             of_keys = head(key, b, g, key_heads, s0, s1)
             of_values = head(value, b, g, key_heads, s0, s1)
-            keys_across = right_of_transpose(flat_key, of_keys, operand)  # Kᵀ, (D, s1 − s0)
-            keys_down = right(flat_key, of_keys, operand)  # K, (s1 − s0, D)
-            values_across = right_of_transpose(flat_value, of_values, operand)  # Vᵀ, (Dv, s1 − s0)
+            # Right operands, laid out as `matmul` says. For BLAS they are (1, 1, s1 − s0, D),
+            # (s1 − s0, D) and (1, 1, s1 − s0, Dv); for blocks, panels (·, depth, width).
+            keys_across = right_of_transpose(flat_key, of_keys, operand)  # represents Kᵀ
+            keys_down = right(flat_key, of_keys, operand)  # represents K
+            values_across = right_of_transpose(flat_value, of_values, operand)  # represents Vᵀ
 
             # The last block of a product may extend beyond the last key.
             dkeys = matrix(s1 - s0 + GRAIN, depth, operand)  # (s1 − s0, D)
@@ -372,9 +376,9 @@ def backward(
 @kernel
 def tiles_backward(  # noqa: PLR0915
     query,  # (B, T, H, D)
-    keys_across,  # Kᵀ, (D, s1 − s0), a right operand as the next two
-    keys_down,  # K, (s1 − s0, D)
-    values_across,  # Vᵀ, (Dv, s1 − s0)
+    keys_across,  # Kᵀ (D, s1 − s0) as a right operand, laid out as `matmul` says
+    keys_down,  # K (s1 − s0, D), likewise
+    values_across,  # Vᵀ (Dv, s1 − s0), likewise
     heads,  # H
     start,  # (T,)
     stop,  # (T,)
@@ -469,8 +473,8 @@ def tiles_backward(  # noqa: PLR0915
             # p becomes the scores, and ds becomes dP.
             q = queries[i0 : i0 + m]  # (m, D)
             do = douts[i0 : i0 + m]  # (m, Dv)
-            keys = some_columns(keys_across, j, j + n)  # (D, n)
-            values = some_columns(values_across, j, j + n)  # (Dv, n)
+            keys = some_columns(keys_across, j, j + n)  # Kᵀ (D, n) as a right operand
+            values = some_columns(values_across, j, j + n)  # Vᵀ (Dv, n), likewise
             multiply(q, depth, keys, 0, p, False)
             multiply(do, depth_v, values, 0, ds, False)
             finish_scores(p, slopes, n, place, softcap, bias, inside, origin, begin, end)

@@ -25,7 +25,8 @@ tile would not be loaded while this one is multiplied.
 Each Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
 rounded up to a power of 2; scale, softcap (0 for none) and `kept_factor`, 1 / (1 − dropout); which
 of the optional arrays are used; whether tf32 is precise enough for products of float32. Sums have
-the dtype of lse. Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4.
+the dtype of lse. In this file M is not the width of a model, and V is the Dv of other rooms.
+Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -205,6 +206,40 @@ def test_dropout_needs_a_generator_and_can_be_replayed(rng):
     _, before = mha(x, keep=keep, return_weights=True)
     _, after = mha(x, keep=keep, return_weights="dropped")
     np.testing.assert_allclose(after.data, np.where(keep, before.data / 0.6, 0), atol=1e-15)
+
+
+class Opposite(mh.MultiHeadAttention):
+    """Attention for which only the sign of the values differs, and twice the output."""
+
+    @staticmethod
+    def attend(query, key, value, *args, **kwargs):
+        return mh.scaled_dot_product_attention(query, key, -value, *args, **kwargs)
+
+    def project_out(self, heads, w_o, b_o):
+        assert w_o is self.w_o
+        return 2 * super().project_out(heads, w_o, b_o)
+
+
+def test_a_subclass_may_override_attend_and_project_out(rng):
+    x = rng.normal(size=(2, 3, 8))
+    expected = -2 * mh.MultiHeadAttention(8, 2, bias=False, dtype="float64")(x).data
+    layer = Opposite(8, 2, bias=False, dtype="float64")
+    for copied in (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        np.testing.assert_allclose(copied(x).data, expected, rtol=1e-13)
+
+
+def test_what_is_provided_for_a_layer_leaves_others_and_copies_as_they_are(rng):
+    x = rng.normal(size=(2, 3, 8))
+    layer = mh.MultiHeadAttention(8, 2, dtype="float64")
+    first = layer(x).data
+    copied = copy.deepcopy(layer)
+    other = mh.MultiHeadAttention(8, 2, dtype="float64")
+    layer.project_out.provide(lambda heads, w_o, b_o: None)
+    assert layer(x) is None
+    with copied.attend.replaced_by(Opposite.attend):
+        assert not np.allclose(copied(x).data, first)
+    np.testing.assert_array_equal(copied(x).data, first)
+    np.testing.assert_array_equal(other(x).data, first)
 
 
 def test_only_positions_make_the_output_depend_on_the_order(rng):
