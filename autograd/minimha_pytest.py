@@ -136,7 +136,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
 
 
 def _check(item: pytest.Function, returned: Any) -> None:
-    """Check the function and inputs that a test returned."""
+    """Check the gradients of the function and inputs that a test returned."""
     if isinstance(returned, tuple) and len(returned) > 1 and callable(returned[0]):
         _gradcheck(item)(*returned)
         return

@@ -109,7 +109,7 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
 
 
 def _scaled(raw: Array, scale: Any, visible: Array | None, wanted: bool) -> tuple[Array, Pullback]:
-    """y = scale · raw.   draw = scale · dy, dscale = dy · raw, None unless wanted."""
+    """y = scale · raw.   draw = scale · dy, and dscale = dy · raw if it is wanted, or else None."""
     # The scale of a hidden pair may be NaN. It would multiply the gradient there, 0, and 0 · NaN is
     # NaN: so hidden pairs have the scale 1 instead.
     scale = ones_where_hidden(scale, visible)
@@ -131,7 +131,8 @@ def _capped(
 ) -> tuple[Array, Pullback]:
     """y = softcap · t, t = tanh(u), u = scaled / softcap; with None for softcap y = scaled.
 
-    dscaled = dy · (1 − t²), dsoftcap = dy · (t − u · (1 − t²)), None unless wanted.
+    dscaled = dy · (1 − t²), and dsoftcap = dy · (t − u · (1 − t²)) if it is wanted, or
+    else None.
     """
     if softcap is None:
         return scaled, lambda dy: (dy, None)

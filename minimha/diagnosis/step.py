@@ -20,18 +20,18 @@ the reader."""
 
 
 class Step:
-    """One step of a function, in which a node is used to compute one other node, its consumer; and
-    the part of the node's gradient that comes back through this step.
+    """One step of a function: a node is used to compute one other node, its consumer. The step's
+    contribution is the part of the node's gradient that flows back through it.
 
-    The part as the pullback computes it is what remains of the node's gradient when the parts from
-    other consumers are subtracted, which are right. `consumer` is None if no consumer is known, or
-    if the step stands for all of them together.
+    The contribution as the pullback computes it is the node's gradient as the pullback computes it
+    minus the right contributions of all other consumers.
 
-    name, value         of the node
-    consumer, output    name and value of the node that the step makes; dy is its gradient
-    yours, right        the part as the pullback computes it, and as it should be
-    values, gradients   of all nodes by name, the gradients numeric; values also of constants, and
-                        of intermediates that were inferred, not tapped
+    name, value         name and value of the node
+    consumer, output    name and value of the consumer, whose gradient is dy; consumer is None if no
+                        consumer is known, or if the step stands for all of them together
+    yours, right        the contribution as the pullback computes it, and as it should be
+    values, gradients   the values and the numeric gradients of all nodes by name. The values also
+                        include constants, and intermediates that were inferred rather than tapped
     """
 
     def __init__(self, trace: Trace, name: str, consumer: str | None) -> None:

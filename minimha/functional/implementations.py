@@ -34,8 +34,8 @@ them takes longer than many operations on small arrays."""
 
 @extension_point
 def register_kernels() -> None:
-    """Import the kernels, which then register themselves. The kernels are in a higher room, which
-    replaces this function; by default it does nothing, and there are no kernels."""
+    """Import the kernels, which register themselves when they are imported. This default does
+    nothing, so without `minimha.kernels`, which replaces it, there are no kernels."""
 
 
 class Candidate(NamedTuple):

@@ -20,8 +20,8 @@ limits the memory that a rank needs."""
 
 
 def pieces(length: int, size: int, zigzag: bool = False) -> int:
-    """The number of pieces into which the keys of a rank are divided; they travel one after
-    another."""
+    """The number of pieces into which the keys of a rank are divided; the pieces are sent
+    one after another."""
     return -(-max(lengths(length, size, zigzag)) // LENGTH)
 
 

@@ -277,8 +277,9 @@ class Run:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that follows the last step has been done. An interrupted run has a
-        picture, too, but it still has the previous checkpoint, which a finished run deletes."""
+        """Whether everything that follows the last step has been done. The picture of the
+        losses does not show this, since an interrupted run has one, too; but it still has the
+        previous checkpoint, which a finished run deletes."""
         picture, previous = self.folder / _ATTENTION, self.folder / _PREVIOUS
         return picture.exists() and not previous.exists()
 

@@ -27,18 +27,18 @@ def add_rows(typing, x, start_x, w, start_w, row_w, count, y, start_y):
     def write(code, x, start_x, w, start_w, row_w, count, y, start_y):
         x = code.entry(x, start_x)
         w = code.entry(w, start_w)
-        places = code.vectors_at(code.entry(y, start_y), LONG)
-        sums = [code.variable(code.load(place)) for place in places]
+        pointers = code.vectors_at(code.entry(y, start_y), LONG)
+        sums = [code.variable(code.load(pointer)) for pointer in pointers]
 
         with code.rolled_loop(count) as k:
             left = code.repeat(code.load(code.entry(x, k)))
             row = code.vectors_at(code.row(w, k, row_w), LONG)
-            for place, total in zip(row, sums, strict=True):
-                right = code.load(place)
+            for pointer, total in zip(row, sums, strict=True):
+                right = code.load(pointer)
                 code.store(code.multiply_add(left, right, code.load(total)), total)
 
-        for place, total in zip(places, sums, strict=True):
-            code.store(code.load(total), place)
+        for pointer, total in zip(pointers, sums, strict=True):
+            code.store(code.load(total), pointer)
 
     number = types.intp
     signature = types.void(x, number, w, number, number, number, y, number)
@@ -59,12 +59,12 @@ def add_transposed_block(typing, x, start_x, row_x, rows, w, start_w, row_w, y, 
 
         with code.loop(rows) as r:
             row = code.row(x, r, row_x)
-            place = code.vector_at(code.row(y, r, row_y))
-            total = code.load(place)
+            pointer = code.vector_at(code.row(y, r, row_y))
+            total = code.load(pointer)
             for k, column in enumerate(columns):
                 left = code.repeat(code.load(code.entry(row, k)))
                 total = code.multiply_add(left, column, total)
-            code.store(total, place)
+            code.store(total, pointer)
 
     number = types.intp
     signature = types.void(x, number, number, number, w, number, number, y, number, number)

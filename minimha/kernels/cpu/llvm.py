@@ -7,14 +7,13 @@ doubles a vector of an array:
     @intrinsic
     def double(typing, x, start):
         def write(code, x, start):
-            place = code.vector_at(code.entry(x, start))
-            y = code.load(place)
-            code.store(code.add(y, y), place)
+            pointer = code.vector_at(code.entry(x, start))
+            y = code.load(pointer)
+            code.store(code.add(y, y), pointer)
 
         return types.void(x, types.intp), written_by(write)
 
-A *place* is an address in memory, with the type of what is there. Nothing checks that a place is
-inside its array.
+Pointers have the type of what they point to. Nothing checks that a pointer is inside its array.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def written_by(write):
     """Make the function that Numba calls to generate the code of an intrinsic. It calls
     `write(code, *arguments)`, which writes the code.
 
-    `write` receives an array as the place of its first entry, a tuple as a list, and None as None.
+    `write` receives an array as a pointer to its first entry, a tuple as a list, and None as None.
     It may return the result. Vectors have entries of the type of the first argument, or of its
     entries.
     """
@@ -75,48 +74,48 @@ class Code:
         self._anything = ir.Constant(self._vector, ir.Undefined)
 
     def entry(self, x, k):
-        """The place of entry k of the array that begins at the place x."""
+        """A pointer to entry k of the array that begins at the pointer x."""
         return self.builder.gep(x, [self._index(k)])
 
     def row(self, x, k, distance):
-        """The place of row k of the array that begins at the place x; its rows begin at this
-        distance from each other."""
+        """A pointer to row k of the array that begins at the pointer x. `distance` is the number of
+        entries from the start of a row to the start of the next."""
         return self.builder.gep(x, [self.builder.mul(self._index(k), distance)])
 
-    def vector_at(self, place):
-        """The place of a number as the place of a vector that begins with this number."""
-        return self.builder.bitcast(place, self._vector.as_pointer())
+    def vector_at(self, pointer):
+        """A pointer to a number as a pointer to the vector that begins with this number."""
+        return self.builder.bitcast(pointer, self._vector.as_pointer())
 
-    def vectors_at(self, place, count):
-        """A list of the places of `count` vectors that follow one another; the first begins at
-        `place`."""
-        return [self.vector_at(self.entry(place, v * self.length)) for v in range(count)]
+    def vectors_at(self, pointer, count):
+        """A list of pointers to `count` vectors that follow one another; the first begins at
+        `pointer`."""
+        return [self.vector_at(self.entry(pointer, v * self.length)) for v in range(count)]
 
     def _index(self, k):
         return self._integer(k) if isinstance(k, int) else k
 
-    def load(self, place):
-        return self.builder.load(place, align=4)  # a vector may begin at any number
+    def load(self, pointer):
+        return self.builder.load(pointer, align=4)  # a vector may begin at any number
 
-    def load_vectors(self, place, count):
-        return [self.load(vector) for vector in self.vectors_at(place, count)]
+    def load_vectors(self, pointer, count):
+        return [self.load(vector) for vector in self.vectors_at(pointer, count)]
 
-    def store(self, x, place):
-        self.builder.store(x, place, align=4)
+    def store(self, x, pointer):
+        self.builder.store(x, pointer, align=4)
 
     def variable(self, x):
-        """Make a variable with the initial value x, and return its place; LLVM keeps it in a
-        register."""
+        """Make a variable with the initial value x, and return a pointer to it; LLVM keeps
+        the variable in a register."""
         return cgutils.alloca_once_value(self.builder, x)
 
-    def prefetch(self, place, *, to_write, locality):
-        """Begin to load the cache line at a place. A locality of 3 means into all caches, 2 means
-        into the L2 cache; `to_write` says whether the line will be written."""
+    def prefetch(self, pointer, *, to_write, locality):
+        """Begin to load the cache line to which a pointer points. A locality of 3 means into all
+        caches, 2 means into the L2 cache; `to_write` says whether the line will be written."""
         kind = ir.FunctionType(ir.VoidType(), [_BYTE, _INT32, _INT32, _INT32])
         function = self.builder.module.declare_intrinsic("llvm.prefetch", [_BYTE], kind)
         is_data = _INT32(1)
-        place = self.builder.bitcast(place, _BYTE)
-        self.builder.call(function, [place, _INT32(int(to_write)), _INT32(locality), is_data])
+        pointer = self.builder.bitcast(pointer, _BYTE)
+        self.builder.call(function, [pointer, _INT32(int(to_write)), _INT32(locality), is_data])
 
     def repeat(self, x):
         """A vector whose entries are all the number x."""
@@ -127,10 +126,10 @@ class Code:
         """The first entry of the vector x."""
         return self.builder.extract_element(x, _INT32(0))
 
-    def shuffle(self, a, b, places):
-        """A vector of chosen entries of the vectors a and b. `places` has their numbers: from 0 for
-        the entries of a, from `length` for those of b."""
-        mask = ir.Constant(ir.VectorType(_INT32, self.length), places)
+    def shuffle(self, a, b, indices):
+        """A vector of chosen entries of the vectors a and b. `indices` counts the
+        entries of a from 0, and those of b from `length`."""
+        mask = ir.Constant(ir.VectorType(_INT32, self.length), indices)
         return self.builder.shuffle_vector(a, b, mask)
 
     def add(self, a, b):

@@ -44,18 +44,18 @@ def multiply_block(
 
         # c arrives while the products are summed.
         block = [code.vectors_at(code.row(c, r, row_c), VECTORS) for r in range(ROWS)]
-        for place in chain(*block):
-            code.prefetch(place, to_write=True, locality=3)
+        for pointer in chain(*block):
+            code.prefetch(pointer, to_write=True, locality=3)
 
         # Each sum begins with 0, with the bias of its column, or with what is in c.
         start = [code.zeros] * VECTORS
         if bias is not None:
             start = code.load_vectors(bias, VECTORS)
         sums = [[code.variable(x) for x in start] for _ in range(ROWS)]
-        sums_and_places = list(zip(chain(*sums), chain(*block), strict=True))
+        sums_and_pointers = list(zip(chain(*sums), chain(*block), strict=True))
         with code.builder.if_then(code.equal(to, CONTINUE), likely=False):
-            for total, place in sums_and_places:
-                code.store(code.load(place), total)
+            for total, pointer in sums_and_pointers:
+                code.store(code.load(pointer), total)
 
         # Each step adds column k of a times row k of b.
         with code.rolled_loop(depth) as k:
@@ -68,9 +68,9 @@ def multiply_block(
 
         # ADD keeps what is in c; the sums of CONTINUE contain it already.
         adds = code.equal(to, ADD)
-        for total, place in sums_and_places:
-            before = code.builder.select(adds, code.load(place), code.zeros)
-            code.store(code.add(before, code.load(total)), place)
+        for total, pointer in sums_and_pointers:
+            before = code.builder.select(adds, code.load(pointer), code.zeros)
+            code.store(code.add(before, code.load(total)), pointer)
 
     number = types.intp
     of_a = a, number, number, number

@@ -17,9 +17,9 @@ def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
 
     def write(code, x, start_x, row_x, y, start_y, row_y):
         columns = transposed(code, code.entry(x, start_x), row_x)
-        places = _rows_of_block(code, code.entry(y, start_y), row_y)
-        for column, place in zip(columns, places, strict=True):
-            code.store(column, place)
+        pointers = _rows_of_block(code, code.entry(y, start_y), row_y)
+        for column, pointer in zip(columns, pointers, strict=True):
+            code.store(column, pointer)
 
     number = types.intp
     return types.void(x, number, number, y, number, number), written_by(write)
@@ -32,7 +32,7 @@ def transposed(code, x, row):
     differ only in this bit exchange the entries whose column number differs from the row's in this
     bit.
     """
-    held = [code.load(place) for place in _rows_of_block(code, x, row)]
+    held = [code.load(pointer) for pointer in _rows_of_block(code, x, row)]
     length = code.length
 
     bit = 1
@@ -52,5 +52,5 @@ def transposed(code, x, row):
 
 
 def _rows_of_block(code, x, row):
-    """The places of the rows of a block, each as the place of a vector."""
+    """The pointers of the rows of a block, each as the pointer of a vector."""
     return [code.vector_at(code.row(x, r, row)) for r in range(code.length)]

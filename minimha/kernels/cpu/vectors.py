@@ -48,8 +48,8 @@ def sum_in_vectors(typing, x, count):
 
         with code.loop(code.builder.sdiv(count, width)) as k:
             row = code.vectors_at(code.row(x, k, width), VECTORS)
-            for place, column in zip(row, sums, strict=True):
-                code.store(code.add(code.load(column), code.load(place)), column)
+            for pointer, column in zip(row, sums, strict=True):
+                code.store(code.add(code.load(column), code.load(pointer)), column)
 
         total = code.load(sums[0])
         for column in sums[1:]:

@@ -23,7 +23,7 @@ several."""
 
 
 def text(source: Path) -> str:
-    """A source, preceded by the code that all sources share."""
+    """The text of a CUDA source file, preceded by the code that all of them share."""
     shared = COMMON.read_text(encoding="ascii")
     return f'{shared}\n#line 1 "{source.name}"\n{source.read_text(encoding="ascii")}'
 

@@ -38,8 +38,8 @@ a signal when a file or a socket is ready, and the signal."""
 
 
 def protects() -> bool:
-    """Whether even a submission that overwrites Python's checks can neither change files nor end
-    other processes."""
+    """Whether this machine protects files and other processes even from a submission that
+    overwrites Python's checks."""
     return os.geteuid() == 0 or _has_filters()  # root runs submissions as another user
 
 
