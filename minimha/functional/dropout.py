@@ -14,8 +14,8 @@ from .implementations import accelerated
 
 
 def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = None) -> Any:
-    """Drop each entry of x with probability p: set it to 0, and multiply the other
-    entries by 1/(1 − p). `dropout` has the formulas.
+    """Drop each entry of x with probability p: set it to 0, and multiply the other entries
+    by 1/(1 − p). `dropout` has the formulas.
 
     p     from 0 to 1; if p is 0 and keep is not given, x itself is returned and nothing is drawn
     rng   the generator to draw from. It draws an array of the shape of x on the host, so that a
