@@ -8,7 +8,7 @@ import cupy_on_numpy
 import numpy as np
 import pytest
 from attention_paths import INPUTS, assert_exact, case_of, computed
-from mask_records import BY_NAME, KINDS_DRAWN, RECORDS, examples, sample
+from mask_records import BY_NAME, KINDS_DRAWN, RECORDS, chooser, examples, not_public, sample
 
 from minimha import masks, pictures
 from minimha.attention import IMPLEMENTATIONS
@@ -19,7 +19,6 @@ from minimha.kernels.attention import tiled as cpu_tiled
 from minimha.kernels.gpu import cuda
 from minimha.kernels.gpu import fused as gpu_fused
 from minimha.kernels.gpu import tiled as gpu_tiled
-from minimha.masks import kinds
 from minimha_autograd import backend
 
 ROOT = Path(__file__).parents[3]
@@ -41,13 +40,47 @@ def test_every_public_mask_has_a_record():
 
 
 def test_every_mask_is_public():
-    for name in sorted(functions(kinds)):
-        function = getattr(kinds, name)
-        if function.__annotations__.get("return") == "Mask":
-            assert name in masks.__all__, (
-                f"{name} of minimha/masks/kinds.py makes a mask, but is not imported and listed in "
-                "minimha/masks/__init__.py"
-            )
+    assert not not_public(), not_public()
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_record_has_examples_and_refusals(name):
+    for part in ("drawn", "examples", "refused"):
+        assert getattr(BY_NAME[name], part), f"tests/mask_records.py: masks.{name} has no {part}"
+
+
+@pytest.mark.parametrize("kind", KINDS_DRAWN)
+def test_a_mask_depends_on_the_positions_of_queries_unless_its_record_denies_it(kind):
+    """And if it does, the mask refuses T ≠ S without an offset, since it cannot know it."""
+    record, draw = KINDS_DRAWN[kind]
+    shape = (2, 3, 4, 8)
+    anywhere = True
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        mask, _ = draw(chooser(rng), rng, shape, 0)
+        first, later = (mask.at(offset).array(shape) for offset in (0, 2))
+        if np.array_equal(first, later):
+            continue
+        anywhere = False
+        try:
+            mask.array(shape)
+        except ValueError:
+            continue
+        pytest.fail(
+            f"{mask!r} depends on the offset, but without one accepts T = 4 queries and S = 8 keys: "
+            "in minimha/masks/kinds.py, take the offset from offset_of, which refuses them"
+        )
+    if anywhere:
+        assert draw in record.anywhere, (
+            f"masks.{record.name} ignores the offset of `Mask.at`: use it in minimha/masks/kinds.py and "
+            f"in the rule of tests/mask_records.py. If each query sees the same keys wherever it is, "
+            f"write anywhere=[{kind}] in the record"
+        )
+    else:
+        assert draw not in record.anywhere, (
+            f"masks.{record.name} depends on the offset: remove {kind} from `anywhere` of its record "
+            "in tests/mask_records.py"
+        )
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -130,6 +163,7 @@ def test_every_implementation_obeys_the_rule_of_every_mask(kind, name, rng):
         except AssertionError as error:
             record, _ = KINDS_DRAWN[kind]
             error.add_note(
-                f"attention by {name!r} does not obey masks.{record.name}, here {mask!r}"
+                f"attention by {name!r} does not obey masks.{record.name}, here {mask!r}. The "
+                "reference reads its `_array` in minimha/masks/kinds.py, kernels its `_intervals`"
             )
             raise

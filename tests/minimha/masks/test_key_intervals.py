@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mask_records import KINDS_DRAWN, by_hand, drawn, examples, possible, shapes, single
+from mask_records import KINDS_DRAWN, by_hand, certain, drawn, examples
 
 import minimha as mh
 from minimha import masks as m
@@ -40,31 +40,48 @@ def test_intervals_and_their_inner_mask_reproduce_the_mask(case):
 
 
 @pytest.mark.parametrize("kind", KINDS_DRAWN)
-@given(data=st.data())
-def test_intervals_are_as_short_as_possible_and_need_no_inner_mask_for_one_run_of_keys(kind, data):
-    shape, offset = data.draw(
-        shapes([(), (2, 3)]).filter(lambda x: possible(kind, *x) and x[0][-2] > 0)
-    )
-    mask, rule = data.draw(single(shape, offset, [kind]))
-    start, stop, inside = key_intervals(mask, shape)
-    seen = by_hand(shape, rule)
-    runs = (np.diff(seen, axis=-1, prepend=False) & seen).sum(-1)
-    where = f"_intervals of {mask!r} in minimha/masks/kinds.py, for scores {shape}: "
-    need = f"each query sees one run of keys: {(runs <= 1).all()}, but inside is {inside!r}"
-    assert (inside is None) == (runs <= 1).all(), where + need
-    start, stop = (np.broadcast_to(x, shape[:-1]) for x in (start, stop))
-    for query in np.ndindex(shape[:-1]):
-        keys = np.flatnonzero(seen[query])
-        found = int(start[query]), int(stop[query])
-        if keys.size:
-            shortest = int(keys[0]), int(keys[-1]) + 1
-            assert found == shortest, (
-                f"{where}query {query} has {found}, the shortest is {shortest}"
-            )
-        else:
-            assert start[query] == stop[query], (
-                f"{where}query {query} sees nothing, but has {found}"
-            )
+def test_the_array_of_a_part_of_every_mask_follows_the_rule(kind):
+    for shape, mask, rule, queries, keys in certain(kind):
+        seen = by_hand(shape, rule)[..., queries, keys]
+        part = mask.part(shape, queries, keys)
+        found = np.broadcast_to(part.array(seen.shape), seen.shape)
+        assert np.array_equal(found, seen), (
+            f"_array of {part!r} in minimha/masks/kinds.py, for scores {seen.shape}, is\n{found}\nand by "
+            f"the rule in tests/mask_records.py\n{seen}"
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS_DRAWN)
+def test_intervals_are_as_short_as_possible_and_need_no_inner_mask_for_one_run_of_keys(kind):
+    """Of whole masks, and of parts in which neither queries nor keys begin at the first one."""
+    several = 0
+    for shape, mask, rule, queries, keys in certain(kind):
+        seen = by_hand(shape, rule)[..., queries, keys]
+        scores = seen.shape
+        first = range(shape[-1])[keys].start
+        part = mask.part(shape, queries, keys)
+        start, stop, inside = key_intervals(part, scores)
+        where = f"_intervals of {part!r} in minimha/masks/kinds.py, for scores {scores}: "
+        starts = (np.diff(seen, axis=-1, prepend=False) & seen).sum(-1)
+        one_run = bool((starts <= 1).all())
+        found = np.stack([np.broadcast_to(x, scores[:-1]) for x in (start, stop)], -1)
+        length = seen.any(-1) * (scores[-1] - seen[..., ::-1].argmax(-1) - seen.argmax(-1))
+        shortest = np.stack([seen.argmax(-1), seen.argmax(-1) + length], -1)
+        for query in zip(*np.nonzero((found != shortest).any(-1)), strict=True):
+            query = tuple(map(int, query))
+            has, least = tuple(map(int, found[query])), tuple(map(int, shortest[query]))
+            if length[query]:
+                said = f"query {query} has {has}, the shortest is {least}"
+                if has == (least[0] + first, least[1] + first):
+                    said += (
+                        ". Intervals count from the first wanted key: subtract keys_wanted.start"
+                    )
+                pytest.fail(where + said)
+            assert has[0] == has[1], f"{where}query {query} sees nothing, but has {has}"
+        need = f"each query sees one run of keys: {one_run}, but inside is {inside!r}"
+        assert (inside is None) == one_run, where + need
+        several += first > 0 and length.any()
+    assert several >= 8, f"tests/mask_records.py: the masks of {kind} hide nearly all keys"
 
 
 N = 20_000
