@@ -48,6 +48,10 @@ class Answer:
         """The text of the student's file, which starts with what the task gives."""
         return homework.course()[self.task].code().rpartition(f"def {self.task}(")[0] + self.text
 
+    def where(self) -> str:
+        """The file of answers to this chapter, for messages."""
+        return f"tests/answers/ch{homework.course()[self.task].chapter:02}.py, {self.task}"
+
     def verdicts(self) -> list[Verdict]:
         with _quietly():
             return list(self._checked())

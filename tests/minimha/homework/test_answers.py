@@ -82,15 +82,45 @@ def test_every_task_has_answers():
             )
 
 
+def blame_the_task(answer):
+    """Fail if a mistake of the task is no edit of its solution, or if the solution fails the checks:
+    then an answer that is not refused, or is refused, is innocent."""
+    task = homework.course()[answer.task]
+    right = task.code(solved=True)
+    chapter = f"minimha/homework/tasks/ch{task.chapter:02}"
+    for mistake in task.mistakes:
+        if right.count(mistake.old) != 1:
+            pytest.fail(
+                f"not the answer: {chapter}_mistakes.py has a mistake of {task.name} whose left side, "
+                f"{mistake.old!r}, is in the solution {right.count(mistake.old)} times, not once"
+            )
+    own = right.rpartition(f"def {task.name}(")[2]  # an answer follows what the task gives
+    verdicts = Answer(task.name, f"def {task.name}({own}").verdicts()
+    failed = {v.check.name: v.message for v in verdicts if v.outcome != PASSED}
+    if failed:
+        pytest.fail(f"not the answer: the solution of {task.name} in {chapter}_….py fails {failed}")
+
+
 @pytest.mark.parametrize("answer", spread(RIGHT))
 def test_a_right_answer_passes_every_check(answer):
-    refused = {v.check.name: v.message for v in answer.verdicts() if v.outcome != PASSED}
-    assert not refused, answer.text
+    try:
+        refused = {v.check.name: v.message for v in answer.verdicts() if v.outcome != PASSED}
+    except ValueError:
+        blame_the_task(answer)
+        raise
+    if refused:
+        blame_the_task(answer)
+    assert not refused, f"{answer.where()}:\n{answer.text}"
 
 
 @pytest.mark.parametrize("answer", [x for x in spread(WRONG) if not x.marks])
 def test_a_wrong_answer_is_refused(answer):
-    assert answer.failure(), answer.text
+    try:
+        refused = answer.failure()
+    except ValueError:
+        blame_the_task(answer)
+        raise
+    assert refused, f"{answer.where()}: {answer.mistake} passes:\n{answer.text}"
 
 
 @pytest.mark.thorough

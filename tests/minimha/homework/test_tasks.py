@@ -1,18 +1,32 @@
 """Every task has a solution, its stub counts as to do, and every check finds a wrong answer."""
 
+import ast
+import inspect
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from answers import function
+from solution_lines import solution_lines
 
 from minimha import course, homework
 from minimha.homework.checks.calls import calls_recorded
 from minimha.homework.checks.mistakes import Patch, patches, text_of_mistake
-from minimha.homework.checks.verdicts import FAILED
+from minimha.homework.checks.verdicts import FAILED, TO_DO
 from minimha.homework.teacher import contradictions
 
 TASKS = homework.course()
+ROOT = Path(__file__).parents[3]
+
+
+def file_of(task):
+    """Of its solution, and from there of its mistakes: chNN_….py and chNN_mistakes.py."""
+    return Path(inspect.getsourcefile(task.solution)).relative_to(ROOT)
+
+
+def mistakes_of(task):
+    return file_of(task).with_name(f"{file_of(task).name[:4]}_mistakes.py")
 
 
 @pytest.fixture(params=TASKS.values(), ids=TASKS)
@@ -35,18 +49,44 @@ def test_a_task_does_not_contradict_itself(task):
     assert not found, f"{task.name}: {found}"
 
 
-@pytest.mark.parametrize("task", first_of_each_chapter())
+def test_the_stub_of_a_task_does_not_contain_its_solution(task):
+    advice = "enclose the solution with # BEGIN SOLUTION and # END SOLUTION"
+    assert task.code() != task.code(solved=True), f"{task.name} in {file_of(task)}: {advice}"
+    own = task.code().rpartition(f"def {task.name}(")[2]  # without the functions it gives
+    stub = "".join(own.split()).replace("".join(task.__doc__.split()), "")
+    left = [line for line in solution_lines(task) if "".join(line.split()) in stub]
+    assert not left, f"{task.name} in {file_of(task)}: the stub contains {left}: {advice}"
+    yours = function(task.name, task.code())
+    with np.errstate(all="ignore"):
+        outcomes = [verdict.outcome for verdict in task.verdicts(yours)]
+    assert TO_DO in outcomes, (
+        f"{task.name} in {file_of(task)}: the stub passes every check: {advice}"
+    )
+
+
 def test_every_check_of_a_gradient_uses_an_input_too_large_for_a_numeric_one(task):
-    if task.name == "squares_over_ranks":
-        pytest.skip("an entry depends on one entry: a single complex step is the gradient of all")
+    pulled = returned = False
     for check in task.checks:
         calls = []
-        check.holds(calls_recorded(task.solution, calls), task.rng(check))
+        try:
+            check.holds(calls_recorded(task.solution, calls), task.rng(check))
+        except AssertionError as error:
+            error.add_note(f"the solution of {task.name} in {file_of(task)} fails {check.name!r}")
+            raise
         entries = [sum(np.size(x) for x in call.arguments) for call in calls if call.pulled.get(1)]
+        pulled |= bool(entries)
+        values = [x for call in calls if isinstance(call.result, tuple) for x in call.result]
+        returned |= any(map(callable, values))
+        if task.name == "squares_over_ranks":
+            continue  # an entry depends on one entry: a single complex step is the gradient of all
         assert not entries or max(entries) >= 30_000, (
-            f"{task.name}: the inputs of the check {check.name} have at most {max(entries)} entries, "
-            "too few against a numeric derivative: use same_operation or same_pullback"
+            f"{task.name} in {file_of(task)}: the inputs of the check {check.name!r} have at most "
+            f"{max(entries)} entries, too few against a numeric derivative: use same_operation or "
+            "same_pullback with larger inputs"
         )
+    assert pulled or not returned, (
+        f"{task.name} in {file_of(task)}: the solution returns a pullback, which no check calls"
+    )
 
 
 def test_every_task_has_a_check_with_random_inputs(task):
@@ -72,6 +112,22 @@ def test_a_mistake_says_what_is_wrong_and_then_what_to_do(task):
         wrong, _, right = re.sub("[:;] ", ": ", mistake.text).partition(": ")
         assert wrong, mistake.text
         assert right, mistake.text
+
+
+def test_a_mistake_is_an_edit_of_one_place_of_the_solution(task):
+    right = task.code(solved=True)
+    for mistake in task.mistakes:
+        where = f"{mistakes_of(task)}: the mistake of {task.name} “{mistake.text}”: "
+        times = right.count(mistake.old)
+        assert times == 1, (
+            f"{where}{mistake.old!r} is in the solution {times} times, but must stand there once: "
+            "take more of the line, or the line as it is now"
+        )
+        try:
+            wrong = ast.parse(mistake.made_in(right))
+        except SyntaxError as error:
+            pytest.fail(f"{where}the edited solution is no Python: {error}")
+        assert ast.dump(wrong) != ast.dump(ast.parse(right)), f"{where}it changes nothing"
 
 
 def with_mistake(task, old, new):

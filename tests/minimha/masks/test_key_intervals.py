@@ -67,8 +67,8 @@ def test_intervals_are_as_short_as_possible_and_need_no_inner_mask_for_one_run_o
         found = np.stack([np.broadcast_to(x, scores[:-1]) for x in (start, stop)], -1)
         length = seen.any(-1) * (scores[-1] - seen[..., ::-1].argmax(-1) - seen.argmax(-1))
         shortest = np.stack([seen.argmax(-1), seen.argmax(-1) + length], -1)
-        for query in zip(*np.nonzero((found != shortest).any(-1)), strict=True):
-            query = tuple(map(int, query))
+        for place in zip(*np.nonzero((found != shortest).any(-1)), strict=True):
+            query = tuple(map(int, place))
             has, least = tuple(map(int, found[query])), tuple(map(int, shortest[query]))
             if length[query]:
                 said = f"query {query} has {has}, the shortest is {least}"
