@@ -9,6 +9,7 @@ were written in another way.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import linecache
 import warnings
@@ -96,6 +97,29 @@ def function(name: str, code: str):
     linecache.cache["answer.py"] = len(code), None, lines, "answer.py"
     exec(compile(code, "answer.py", "exec"), names)
     return names[name]
+
+
+def mistakes_of(task) -> str:
+    """The file with the mistakes of a task."""
+    return f"minimha/homework/tasks/ch{task.chapter:02}_mistakes.py"
+
+
+def misfit(task) -> str:
+    """The first mistake of a task that is not an edit of one place of its solution; "" if none is."""
+    right = task.code(solved=True)
+    for mistake in task.mistakes:
+        where = f"{mistakes_of(task)}, {task.name}, “{mistake.text}”: "
+        times = right.count(mistake.old)
+        if times != 1:
+            advice = "the lines with − must stand there exactly once"
+            return f"{where}{mistake.old!r} is in the solution {times} times: {advice}"
+        try:
+            wrong = ast.parse(mistake.made_in(right))
+        except SyntaxError as error:
+            return f"{where}the edited solution is not Python: {error}"
+        if ast.dump(wrong) == ast.dump(ast.parse(right)):
+            return f"{where}the edit changes nothing"
+    return ""
 
 
 from . import (  # noqa: E402, F401

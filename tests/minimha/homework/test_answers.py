@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from answers import RIGHT, WRONG, Answer
+from answers import RIGHT, WRONG, Answer, misfit
 
 from minimha import homework
 from minimha.homework.checks.verdicts import PASSED, Verdict, lines
@@ -83,22 +83,18 @@ def test_every_task_has_answers():
 
 
 def blame_the_task(answer):
-    """Fail if a mistake of the task is no edit of its solution, or if the solution fails the checks:
-    then an answer that is not refused, or is refused, is innocent."""
+    """Fail if a mistake of the task does not fit its solution, or if the solution fails the checks:
+    the answer may be innocent."""
     task = homework.course()[answer.task]
-    right = task.code(solved=True)
-    chapter = f"minimha/homework/tasks/ch{task.chapter:02}"
-    for mistake in task.mistakes:
-        if right.count(mistake.old) != 1:
-            pytest.fail(
-                f"not the answer: {chapter}_mistakes.py has a mistake of {task.name} whose left side, "
-                f"{mistake.old!r}, is in the solution {right.count(mistake.old)} times, not once"
-            )
-    own = right.rpartition(f"def {task.name}(")[2]  # an answer follows what the task gives
+    if misfit(task):
+        pytest.fail(f"not the answer: {misfit(task)}")
+    own = task.code(solved=True).rpartition(f"def {task.name}(")[2]
     verdicts = Answer(task.name, f"def {task.name}({own}").verdicts()
-    failed = {v.check.name: v.message for v in verdicts if v.outcome != PASSED}
-    if failed:
-        pytest.fail(f"not the answer: the solution of {task.name} in {chapter}_….py fails {failed}")
+    for failed in [v for v in verdicts if v.outcome != PASSED]:
+        pytest.fail(
+            f"not the answer: the solution of {task.name} in minimha/homework/tasks/"
+            f"ch{task.chapter:02}_….py fails {failed.check.name!r}: {failed.message}"
+        )
 
 
 @pytest.mark.parametrize("answer", spread(RIGHT))
