@@ -120,9 +120,14 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
                 arrays[bias] = np.zeros(arrays[name].shape[-1], arrays[name].dtype)
     names = _names(layout, settings["num_layers"], arrays)
     if others := arrays.keys() - {part for ours in names.values() for part in parts(ours)}:
+        listed = ", ".join(sorted(others))
+        layers = {name.rpartition(".")[0] for name in others if ".attention." in name}
+        if any(f"{layer}.w_q" not in arrays for layer in layers):
+            raise ValueError(
+                f"attention must be in the stacked form, see `convert`; other names are {listed}"
+            )
         raise ValueError(
-            "attention must be in the stacked form, see `convert`; other names are "
-            + ", ".join(sorted(others))
+            f"the layout {layout.model_type} in minimha/interchange/layouts.py has no names for {listed}"
         )
     same = layout.model_type == origin.get("kind")
     config = (origin["kept"] if same else dict.fromkeys(_TOKENS)) | config

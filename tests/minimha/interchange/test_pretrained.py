@@ -3,6 +3,7 @@
 `test_pretrained_with_transformers.py` compares with the models of Hugging Face.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -15,9 +16,10 @@ from mutations import STEPS, mutations, refusal
 
 import minimha as mh
 from minimha import interchange
-from minimha.interchange import layouts
+from minimha.interchange import layouts, pretrained
 
 ROOT = Path(__file__).parents[3]
+HERE = Path(__file__).relative_to(ROOT).as_posix()
 GPT2 = {"context": 8, "d_model": 6, "num_heads": 3, "num_layers": 2}
 LLAMA = GPT2 | {
     "num_heads": 4, "num_kv_heads": 2, "head_dim": 10, "hidden": 9, "norm": "rms",
@@ -47,6 +49,9 @@ SIZES = {
         "layers": [{"window": 3, "rope": mh.positions.Rope(30.0)}, {}],
     },
 }  # fmt: skip
+READS_ONLY: dict[str, dict] = {}
+"""Models of layouts that have no setting of their own, by the type of model. A model that was not
+loaded is written in an earlier layout, so these only read models, and write those back."""
 TOKENS = np.arange(14).reshape(2, 7) % 11
 
 
@@ -76,21 +81,61 @@ def contents(folder):
 @pytest.mark.parametrize("kind", SIZES)
 def test_a_model_survives_a_round_trip_through_a_folder(kind, dtype, tmp_path):
     one = model(kind, dtype)
-    other = interchange.from_pretrained(saved(one, tmp_path / "one"))
-    assert sorted(contents(tmp_path / "one")) == ["config.json", "model.safetensors"]
-    config = json.loads((tmp_path / "one" / "config.json").read_text())
-    assert config["model_type"] == kind.split()[0], (
+    assert_read_and_written_back(one, kind.split()[0], tmp_path)
+
+
+def assert_read_and_written_back(one, kind, folder):
+    other = interchange.from_pretrained(saved(one, folder / "one"))
+    assert sorted(contents(folder / "one")) == ["config.json", "model.safetensors"]
+    config = json.loads((folder / "one" / "config.json").read_text())
+    assert config["model_type"] == kind, (
         f"{kind} of SIZES is written as the earlier layout {config['model_type']}, which has all its "
-        "settings: give it one that earlier layouts in minimha/interchange/layouts.py lack"
+        "settings: give it one that earlier layouts in minimha/interchange/layouts.py lack or, if "
+        f"{kind} has none, move it to READS_ONLY in {HERE}"
     )
     same_bits(interchange.state(other), interchange.state(one))
     same_up_to_rounding(other(TOKENS).data, one(TOKENS).data)
-    assert contents(saved(other, tmp_path / "other")) == contents(tmp_path / "one")
+    assert contents(saved(other, folder / "other")) == contents(folder / "one")
+
+
+READER = layouts._like(
+    layouts.LLAMA, "reader", "Reader",
+    names={theirs.replace("model.", "net."): ours for theirs, ours in layouts.LLAMA.names.items()},
+    prefix="net.",
+)  # fmt: skip
+"""A layout without a setting of its own, as an example."""
+
+
+@pytest.mark.parametrize("kind", [*READS_ONLY, "reader"])
+def test_a_layout_without_a_setting_of_its_own_reads_models_and_writes_them_back(
+    kind, tmp_path, monkeypatch
+):
+    layout = layouts.LAYOUTS.get(kind, READER)
+    one = far(mh.GPT(11, rng=1, **READS_ONLY.get(kind, LLAMA)), np.random.default_rng(2))
+    saved(one, tmp_path / "earlier")
+    config = json.loads((tmp_path / "earlier" / "config.json").read_text())
+    assert config["model_type"] != kind, (
+        f"{kind} of READS_ONLY is not written as an earlier layout: move it to SIZES in {HERE}"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrained, "LAYOUTS", {kind: layout})
+        assert_read_and_written_back(one, kind, tmp_path)
+    monkeypatch.setattr(pretrained, "LAYOUTS", layouts.LAYOUTS | {kind: layout})
+    other = interchange.from_pretrained(tmp_path / "one")  # although an earlier layout has it all
+    assert contents(saved(other, tmp_path / "again")) == contents(tmp_path / "one")
+
+
+def test_weights_without_a_name_are_blamed_on_the_layout(tmp_path, monkeypatch):
+    names = layouts.LLAMA.names | {"model.norm.weight": "norn.weight"}
+    incomplete = dataclasses.replace(layouts.LLAMA, names=names)
+    monkeypatch.setattr(pretrained, "LAYOUTS", {"llama": incomplete})
+    with pytest.raises(ValueError, match=r"^the layout llama .* has no names for norm\.weight$"):
+        interchange.save_pretrained(mh.GPT(11, **LLAMA, rng=1), tmp_path)
 
 
 def test_every_layout_is_listed_has_a_model_and_stands_in_docs():
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    modelled = {name.split()[0] for name in SIZES}
+    modelled = {name.split()[0] for name in SIZES} | READS_ONLY.keys()
     forgotten = []
     for layout in vars(layouts).values():
         if not isinstance(layout, layouts.Layout):
@@ -102,8 +147,10 @@ def test_every_layout_is_listed_has_a_model_and_stands_in_docs():
                 "whose settings it has, too"
             )
         if kind not in modelled:
-            here = Path(__file__).relative_to(ROOT)
-            forgotten.append(f"{kind}: add a model with settings of its own to SIZES in {here}")
+            forgotten.append(
+                f"{kind}: add a model to {HERE}: to SIZES with a setting that earlier layouts lack, or "
+                "to READS_ONLY if it has none"
+            )
         if f"| `{kind}` |" not in page:
             forgotten.append(f"{kind}: add a row to the table in docs/models.md")
     assert not forgotten, "\n".join(forgotten)
