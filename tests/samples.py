@@ -37,6 +37,26 @@ from minimha.attention.merging import merged
 from minimha.attention.reference import pair_scores, weighted_sum
 from minimha.functional.rope import Llama3
 from minimha.parallel import collectives, ring
+from minimha_autograd import registry
+
+
+def not_public() -> str:
+    """Which operations are not public, and what to do; "" if all are."""
+    rooms = {
+        "minimha_autograd.ops": (ops, "autograd/minimha_autograd/ops/__init__.py"),
+        "minimha.functional": (functional, "minimha/functional/__init__.py"),
+    }
+    said = []
+    for full, f in registry.items():
+        room, where = rooms.get(full.rpartition(".")[0].rpartition(".")[0], (None, ""))
+        name = f.__name__
+        if room and (getattr(room, name, None) is not f or name not in room.__all__):
+            said.append(f"{full}: import {name} in {where} and list it in __all__ there")
+    return "\n".join(said)
+
+
+if not_public():  # or the records below would end in an AttributeError
+    raise ImportError(not_public())
 
 RNG = np.random.default_rng(1729)
 B, H, T, S, D, DV, M = 2, 3, 5, 4, 6, 7, 8  # all different, so that swapped axes cannot pass

@@ -127,7 +127,8 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
                 f"attention must be in the stacked form, see `convert`; other names are {listed}"
             )
         raise ValueError(
-            f"the layout {layout.model_type} in minimha/interchange/layouts.py has no names for {listed}"
+            f"the layout {layout.model_type} in minimha/interchange/layouts.py has no names for "
+            f"{listed}"
         )
     same = layout.model_type == origin.get("kind")
     config = (origin["kept"] if same else dict.fromkeys(_TOKENS)) | config
