@@ -1,6 +1,7 @@
 """The package as it is published, and the files that services read from the repository."""
 
 import email
+import functools
 import json
 import os
 import re
@@ -12,12 +13,14 @@ import zipfile
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import public_api
 import pytest
 import yaml
 from packaging.requirements import Requirement
 
+import minimha
 from minimha_autograd import backend
 
 ROOT = Path(__file__).parents[1]
@@ -135,9 +138,22 @@ for name in {names}:
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
+def where_to_list(line):
+    """For a name that its room still imports, the file that should list it."""
+    room, _, name = line.partition("(")[0].partition(" ")[0].rpartition(".")
+    try:
+        module = functools.reduce(getattr, room.split(".")[1:], minimha)
+    except AttributeError:
+        return ""
+    if not isinstance(module, ModuleType) or name in module.__all__ or not hasattr(module, name):
+        return ""
+    file = "/".join(Path(module.__file__).parts[-3:])
+    return f"\n    which {file} does not list in __all__"
+
+
 def test_the_public_api_changes_only_on_purpose():
     now, before = public_api.lines(), public_api.PAGE.read_text(encoding="utf-8").splitlines()
-    changes = [f"- {x}" for x in before if x not in now] + [
+    changes = [f"- {x}{where_to_list(x)}" for x in before if x not in now] + [
         f"+ {x}" for x in now if x not in before
     ]
     advice = (

@@ -1,6 +1,7 @@
 """Every public mask has a record and a row in docs, and every implementation of attention obeys it."""
 
 import inspect
+import re
 from pathlib import Path
 
 import cuda_on_cpu
@@ -19,6 +20,7 @@ from minimha.kernels.attention import tiled as cpu_tiled
 from minimha.kernels.gpu import cuda
 from minimha.kernels.gpu import fused as gpu_fused
 from minimha.kernels.gpu import tiled as gpu_tiled
+from minimha.masks import kinds
 from minimha_autograd import backend
 
 ROOT = Path(__file__).parents[3]
@@ -87,6 +89,23 @@ def test_a_mask_depends_on_the_positions_of_queries_unless_its_record_denies_it(
 def test_every_mask_has_a_row_in_its_page_of_docs(name):
     page = (ROOT / "docs" / "masks.md").read_text(encoding="utf-8")
     assert f"\n| `{name}(" in page, f"masks.{name} has no row in the table of docs/masks.md"
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_lists_of_masks_in_prose_name_every_mask(name):
+    texts = {
+        "the heading of minimha/masks/kinds.py": kinds.__doc__.partition("\n")[0],
+        "key_intervals of minimha/masks/queries.py, where it says when inside is None,": (
+            masks.key_intervals.__doc__.partition("`inside` is None for")[2]
+        ),
+    }
+    record = BY_NAME[name]
+    if set(record.drawn) - set(record.anywhere):  # it depends on the positions of queries
+        page = (ROOT / "docs" / "masks.md").read_text(encoding="utf-8")
+        about = page.partition("\nIf the number of queries, T, is not")[2].partition("\n\n")[0]
+        texts["docs/masks.md, where it says which masks need an offset,"] = about
+    for where, text in texts.items():
+        assert re.search(rf"\b{name}\b", text), f"{where} does not name {name}"
 
 
 @pytest.mark.parametrize("text", examples())
