@@ -60,9 +60,9 @@ A dash means that there are more ranks than parts: *data* needs a sequence for e
   parameters, and their size depends neither on B nor on T.
 - **ulysses** comes next, up to {G} ranks. What a rank sends decreases from 2 ranks on, and
   from {few} ranks on it is less than in the ring.
-- **ring** can use as many ranks as positions. But keys and values visit all ranks, so the time
+- **ring** can use as many ranks as positions. But keys and values go to all ranks, so the time
   for sending does not decrease: on {ranks:,} ranks it is {sending:.0f} s. The backward pass repeats the
-  forward pass of each visit: nine matrix products in place of seven. Of the numbers of ranks in the table, the ring
+  forward pass of each step: nine matrix products in place of seven. Of the numbers of ranks in the table, the ring
   is faster than *data* on {sequences} ranks from {cross} on.
 - **heads** divides only the attention layers. Every rank computes the MLP for all tokens, and all
   ranks add up the outputs of their heads in every layer.
@@ -88,8 +88,8 @@ message: for each bucket (gradients that are sent together), a rank sends two me
   takes longer.
 - **A divided MLP.** Tensor parallelism in other libraries divides the MLP as well as the heads. *heads* would then
   compute less on each rank, and send about twice as much.
-- **A sliding window.** Keys visit only ranks with queries that see them:
-  `mh.cost.communication("ring", …, window=W)` counts these visits. (In a `GPT`, it is `window=W + 1`.)
+- **A sliding window.** Keys go only to ranks with queries that see them:
+  `mh.cost.communication("ring", …, window=W)` counts these steps. (In a `GPT`, it is `window=W + 1`.)
 - **Memory.** It is not counted here. With *data*, a rank holds all activations of a whole sequence. At
   T = {longest:,}, the inputs of the {L} layers alone take {inputs:.0f} GB.
 - **Two methods at once.** Large training runs divide the sequences among groups of ranks, and heads or
@@ -121,7 +121,7 @@ def seconds(way: str, ranks: int, t: int) -> tuple[float, float]:
     elif way != "data":
         flops = {name: n / ranks for name, n in flops.items()}
     if way == "ring":
-        flops["attention"] *= 9 / 7  # the forward pass of each visit is computed again
+        flops["attention"] *= 9 / 7  # the forward pass of each step is computed again
     sending = max(x.seconds(LATENCY, BANDWIDTH) for x in sent(way, ranks, t))
     return sum(flops.values()) / FLOPS + sending, sending
 
