@@ -67,7 +67,7 @@ class ExtensionPoint:
         return self.function(*args, **kwargs)
 
     def provide(self, function: Callable[..., Any]) -> None:
-        """Replace the function that is called, for good, by this function."""
+        """From now on, call this function in place of the default."""
         with _CHANGING:
             self._provided = function
             self._choose()

@@ -111,7 +111,8 @@ def gated_delta_rule(
           without new values if 0 ≤ β_t ‖k_t‖² ≤ 2: the write multiplies what S returns for k_t by
           1 − β_t ‖k_t‖². In the paper, keys have length 1 and β_t is between 0 and 1
 
-    The gradients are those of `linear_attention` with u_t as value, and another use of each key:
+    The gradients are those of `linear_attention` with u_t as value, plus a term for the second use
+    of each key, which also reads the old value:
 
         du_t = dS_tᵀ k_t,  dβ_t = Σ du_t · (v_t − α_t S_{t−1}ᵀ k_t),  dv_t = β_t du_t
         dk_t = dS_t u_t − α_t S_{t−1} dv_t

@@ -103,8 +103,9 @@ def untapped_softmax(step: Step) -> Iterator[Mistake]:
     y, dy, dx = step.values["weights"], step.gradients["weights"], step.gradients["scores"]
 
     def onto(dx: np.ndarray, x: np.ndarray, is_key: bool) -> np.ndarray | None:
-        """Return dQ = dS K or, if x is the query and the node the key, dK = dSᵀ Q, summed to the
-        shape of the node. Returns None if the product does not have such a shape."""
+        """Return the gradient of the step's node, given the gradient dx of the scores and x, the
+        other factor of Q Kᵀ: dS K if the node is the query, dSᵀ Q if it is the key (`is_key`). The
+        product is summed to the node's shape. Returns None if its shape does not allow this."""
         made = matmul(dx.mT if is_key else dx, x)
         like = step.value
         return None if made is None else summed_to(summed_over_groups(made, like), like.shape)

@@ -230,8 +230,8 @@ def _hint(options: Any) -> int:
 
 
 def _test(options: Any) -> int:
-    """Say that a teacher's tasks are ready. If they contradicted themselves, `_reporting_errors`
-    would have refused them before."""
+    """Say that a teacher's tasks are ready. Tasks that contradict themselves do not get this far:
+    `_reporting_errors` has refused them."""
     print(f"{options.tasks} is ready: solutions pass, stubs are to do, each mistake is named")
     return 0
 

@@ -159,7 +159,8 @@ class Band(Mask):
         return KeyIntervals(start - keys.start, stop - keys.start, None)
 
     def at(self, offset: int) -> Mask:
-        """A band again, whose intervals kernels remember: all layers of a model share them."""
+        """This band for queries that start at position `offset`. The result is a Band, too, so
+        kernels cache its intervals, and all layers of a model share them."""
         offset = integer(offset, "at: offset", least=0)
         if self.offset is not None or self.align is not None:
             return self  # it has a place of its own

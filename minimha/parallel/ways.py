@@ -83,8 +83,9 @@ class Way:
 
 
 class PositionParallel(Way):
-    """Each rank reads its own positions. A subclass provides `attention`, which computes attention
-    over all positions from comm, this rank's query, key and value, the mask, scale and softcap."""
+    """Each rank holds its own positions of the sequence. A subclass provides `attention`, which
+    computes attention over all positions from comm, this rank's query, key and value, the mask,
+    scale and softcap."""
 
     axis = 1
     attention: Any

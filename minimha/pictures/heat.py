@@ -193,7 +193,8 @@ def _colours(signed: bool) -> Colormap:
 
 
 def _write(axes: Axes, data: np.ndarray, limit: float) -> None:
-    """Write its number into each cell, rounded to two digits of the largest."""
+    """Write the number of each cell into it. All numbers have the same decimals: none if all
+    are integers, otherwise enough for two digits of `limit`, which bounds their absolute values."""
     finite = data[np.isfinite(data)]
     decimals = 0 if (finite == np.round(finite)).all() else max(2 - math.ceil(math.log10(limit)), 0)
     form = f".{decimals}f" if decimals <= 4 else ".0e"

@@ -50,8 +50,8 @@ def patches(text: str) -> list[Patch]:
         Q Kᵀ is divided by D; divide by √D
 
     The lines with + replace the lines with − above them; a patch without lines with − replaces the
-    same lines as the patch before it. The text below a patch describes the mistake, and that of the
-    patches above it that have no text of their own.
+    same lines as the patch before it. The text below a patch describes its mistake. It also serves
+    for the patches directly above that have no text of their own.
     """
     found, unnamed, old = list[Patch](), list[tuple[str, str]](), ""
     for removed, added, said in PATCH.findall(text):

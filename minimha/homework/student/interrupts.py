@@ -75,15 +75,16 @@ def _spent() -> Spent:
 
 
 def _alarm(start: Spent) -> Callable[[], None]:
-    """Set an alarm that looks whether time is up, after SECONDS and then ten times a second, and
-    then interrupts the call. Returns a function that turns the alarm off.
+    """Set an alarm that goes off after SECONDS and then ten times a second. Each time, it checks
+    whether time is up and, if so, interrupts the call. Returns a function that turns the alarm off.
 
-    An alarm may come at any moment, even while `in_time` handles the interruption: to free a large
-    list takes longer than the time between two alarms. So the alarm looks at the stack, and raises
-    an error only inside the call.
+    The alarm may go off at any moment, even while `in_time` handles the interruption: freeing a
+    large list can take longer than the time between two alarms. So the alarm looks at the stack,
+    and raises an error only inside the call.
 
-    A bare `except:` may catch the interruption. So from the second time on, the next line, which is
-    then inside the `except`, is interrupted, too: this ends a loop around a `try`.
+    A bare `except:` may catch the interruption. So from the second interruption on, the line that
+    runs next, which is then inside the `except`, is interrupted, too. This ends even a loop around
+    the `try`.
     """
     interrupted = False
 

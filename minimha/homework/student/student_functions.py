@@ -43,8 +43,8 @@ class Own(NamedTuple):
 
 def answered(place: Path) -> dict[str, Own]:
     """Return the student's answer to each task, in the order of the course: from a file, or else
-    from a notebook. Searches the place as the homework commands do, and the folder of the
-    record."""
+    from a notebook. Searches `place`, as the homework commands do, and the folder that
+    contains the student's record."""
     found: dict[str, Own] = {}
     files = ((name, Own(path, source(path))) for name, path in student_files.find(place).items())
     for name, own in itertools.chain(_in_notebooks(place), files):

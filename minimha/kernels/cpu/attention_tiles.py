@@ -242,8 +242,8 @@ def multiply_by_keys(queries, depth, keys, start, n, flat_key, region, scores):
 
 @kernel
 def add_values(weights, n, values, start, flat_value, region, acc):
-    """acc += weights times n of the values: those from `start` on in the copy, if there is one, or
-    else those in a region of flat_value."""
+    """Add weights times n of the values to acc: the values from `start` on in `values`, if that is
+    a copy, or else those in a region of flat_value."""
     if values.size:
         multiply(weights, n, values, start, acc, True)
         return

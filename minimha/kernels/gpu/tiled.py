@@ -43,7 +43,8 @@ WIDEST = {2: 256, 4: 128, 8: 128}
 
 
 class TileSizes(NamedTuple):
-    """The sizes of a kernel's tiles, each as (queries, keys), by compute capability."""
+    """The sizes of a kernel's tiles, each as (queries, keys). The field to use depends on the GPU's
+    compute capability."""
 
     large: tuple[int, int]  # 9.0 and later
     small: tuple[int, int]  # 9.0 and later, for few queries or with optional arguments
