@@ -1,5 +1,6 @@
 """Broken kernels are found on NumPy's stand-in: by a wrong result, or by an error of the stand-in."""
 
+import ast
 import functools
 import math
 from pathlib import Path
@@ -15,6 +16,7 @@ from minimha.functional.dropout import Draw
 from minimha.kernels.gpu import numpy_tile, tiled
 
 SOURCE = Path(tiled.__file__).with_name("tiles.py")
+CHAPTER = Path(__file__).parents[4] / "notebooks" / "source" / "12_gpu.md"
 TILE = 16, 16
 
 
@@ -242,3 +244,12 @@ def test_a_broken_kernel_is_found(broken, tmp_path):
             return True
 
     assert any(map(is_found, range(len(cases()))))
+
+
+def test_the_mistakes_that_chapter_12_makes_fit_the_kernels():
+    chapter = CHAPTER.read_text(encoding="utf-8")
+    _, _, text = chapter.partition("\nmistakes = ")
+    mistakes = ast.literal_eval(text[: text.index("\n}\n") + 2])
+    kernels = SOURCE.read_text(encoding="utf-8")
+    unfit = [name for name, (old, _) in mistakes.items() if old not in kernels]
+    assert not unfit, f"{CHAPTER.name} edits text that {SOURCE.name} no longer contains: {unfit}"
