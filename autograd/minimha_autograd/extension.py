@@ -50,7 +50,7 @@ class _Block:
 class ExtensionPoint:
     """A function that another room may replace. A call returns what the replacement returns.
 
-    default   the function called if nobody has provided another one
+    default   the function that is called until another one is provided
     function  the function called now. Code that runs often calls `point.function(x)`, which saves
               the time of a call of this class
     """

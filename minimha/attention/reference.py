@@ -40,8 +40,8 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
         out     = dropped V                  ddropped = dout Vᵀ,  dV = droppedᵀ dout
 
     with u = scaled / softcap and dsoftcap = dcapped · (t − u · (1 − t²)). Read the right column
-    from the bottom up. It begins with dweights, the gradient of the returned weights, 0 if nobody
-    uses them. With a sink, softmax is `sink_softmax`, which gives dsink as well.
+    from the bottom up. It begins with dweights, the gradient of the returned weights, or 0 if
+    they are not used. With a sink, softmax is `sink_softmax`, which gives dsink as well.
 
     `products` computes Q Kᵀ, `sums_over_keys` weights V, and `sums_over_queries` weightsᵀ dout: for
     G ≤ H heads of keys and values, and without what is hidden. The gradients of bias, scale and

@@ -174,7 +174,7 @@ def _softmax_mistakes(
 def sharpness(x: np.ndarray, p: np.ndarray, axis: int) -> float | None:
     """Return the number c for which each row of p along the axis is proportional to exp(c · x), as
     in p = softmax(c · x), except that masked entries of p are 0. Returns None if there is no such
-    c, or if p has too few entries to tell."""
+    c, or if p has too few entries for an answer."""
     seen = p > 0
     count = seen.sum(axis=axis, keepdims=True)
     free = seen.sum() - (count > 0).sum()

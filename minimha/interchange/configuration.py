@@ -50,7 +50,7 @@ def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, A
     if layout.rope is not None:
         found["rope"] = _ropes(layout, read)
 
-    # An entry that nobody has read might change what the model computes.
+    # An entry that was not read might change what the model computes.
     later = {"model_type", *layout.blocks}
     wrong = read.wrong
     for key, value in read.unread().items():

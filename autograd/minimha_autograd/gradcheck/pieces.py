@@ -37,7 +37,7 @@ class Decision:
     """Whether the gradient of a block is right: it is, unless it is undecided, or there is a
     direction that shows a mistake.
 
-    undecided  whether the search could not tell
+    undecided  whether the search ended without an answer
     direction  how all entries move; the slopes along it lie between low and high
     claimed    the slope along it by the gradient
     nearest    the right gradient nearest to that of the block; of many entries, just a right one
