@@ -16,7 +16,7 @@ from .ways import Way
 WAYS: dict[str, type[Way]] = {
     "data": DataParallel, "heads": HeadParallel, "ulysses": Ulysses, "ring": Ring,
 }  # fmt: skip
-"""The ways to share the training of a model, by name."""
+"""The ways to divide the training of a GPT among ranks, by name."""
 
 __all__ = [
     "WAYS", "Buckets", "CommunicationError", "Communicator", "Way", "across", "part", "parts",

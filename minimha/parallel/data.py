@@ -23,8 +23,8 @@ more time per byte, and large buckets more memory, since their entries are copie
 
 
 class DataParallel(Way):
-    """The way "data" to share a training: each rank reads its own sequences, with the whole
-    model."""
+    """The "data" way to divide the training of a GPT: each rank reads its own sequences,
+    with the whole model."""
 
     axis = 0
 

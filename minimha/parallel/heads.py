@@ -26,8 +26,8 @@ AXES = {"w_q": 1, "w_k": 1, "w_v": 1, "b_q": 0, "b_k": 0, "b_v": 0, "w_o": 0, "s
 
 
 class HeadParallel(Way):
-    """The way "heads" to share a training: each rank computes its own heads of every layer, and
-    everything else, for all tokens.
+    """The "heads" way to divide the training of a GPT: each rank computes its own heads of
+    every layer, and everything else, for all tokens.
 
     A rank computes with the model `own`, and also keeps the whole model, for evaluation and
     checkpoints.

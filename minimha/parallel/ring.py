@@ -291,8 +291,8 @@ def _own_blocks(rank: int, route: Route, num_heads: int, num_kv_heads: int) -> l
 
 
 class Ring(PositionParallel):
-    """The way "ring" to share a training: each rank reads its own positions, and keys and values go
-    round the ring."""
+    """The "ring" way to divide the training of a GPT: each rank reads its own positions, and
+    keys and values go round the ring."""
 
     zigzag = True
     attention = staticmethod(partial(ring_attention, zigzag=True))

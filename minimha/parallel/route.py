@@ -20,13 +20,16 @@ limits the memory that a rank needs."""
 
 
 def pieces(length: int, size: int, zigzag: bool = False) -> int:
-    """The number of pieces into which the keys of a rank are divided; the pieces are sent
-    one after another."""
+    """The number of pieces into which each rank divides its keys, to send them one after another.
+
+    length  S, the number of keys of the whole sequence; size is the number of ranks
+    """
     return -(-max(lengths(length, size, zigzag)) // LENGTH)
 
 
 class Tile(NamedTuple):
-    """A tile of the scores that is not all hidden: a run of queries and a run of keys."""
+    """A rectangle of the score matrix: the scores of a run of consecutive queries of one rank and a
+    run of consecutive keys of one rank."""
 
     rows: slice  # where the queries are in the arrays of the rank that holds them
     columns: slice  # where the keys are in the arrays of the rank that holds them
@@ -36,12 +39,16 @@ class Tile(NamedTuple):
 
 
 class Route:
-    """The route of keys round the ring: they stop only at ranks with queries that see them.
+    """The route on which the keys of each rank travel round the ring.
+
+    The rank that holds a key's position is the key's owner. Keys start at their owner and are sent
+    only to ranks with queries that may see them. The owner and these ranks are their stops. Each
+    message is a block: the keys and values of one key head in one piece of the owner's positions.
 
     shape   of the scores of the whole sequence, (…, H, T, S)
-    owners  the ranks whose keys this one sees: itself, then others in the order of the steps in
-            which it receives their keys
-    pieces  the number of pieces in which they come
+    owners  the owners whose keys stop at this rank: the rank itself, then the others in the order
+            in which it receives their keys
+    pieces  the number of pieces into which each rank divides its keys
     """
 
     def __init__(self, comm: Any, query: Array, key: Array, mask: AnyMask, zigzag: bool) -> None:
@@ -59,8 +66,8 @@ class Route:
         self.pieces = pieces(s, comm.size, zigzag)
 
         # The tiles of every rank, because this one must know where keys stop.
-        seen = [self._seen(held) for held in queries]
-        self._tiles = seen[comm.rank]
+        tiles = [self._tiles_of(runs_of_rank) for runs_of_rank in queries]
+        self._tiles = tiles[comm.rank]
 
         # Keys move to the right, and pass by ranks that see none of them.
         self._stops: list[list[int]] = []
@@ -68,7 +75,7 @@ class Route:
             stops = [owner]
             for hop in range(1, comm.size):
                 rank = (owner + hop) % comm.size
-                if seen[rank][owner]:
+                if tiles[rank][owner]:
                     stops.append(rank)
             self._stops.append(stops)
 
@@ -80,9 +87,12 @@ class Route:
                 self.owners.append(owner)
 
     def receive(self, owner: int, *own: Array) -> list[Array]:
-        """The arrays of an owner. If the owner is this rank, they are `own`; otherwise they come
-        from the stop before this one. They are keys and values and, if `own` has four arrays, also
-        the sums so far of their gradients."""
+        """The keys and values of an owner's next block and, if `own` has four arrays, the sums of
+        the gradients that earlier stops contributed to them.
+
+        own  this rank's own arrays, which are returned if it is the owner. Otherwise the arrays are
+             received from the stop before this rank
+        """
         if owner == self._comm.rank:
             return list(own)
         before, _ = self._neighbours(owner)
@@ -93,24 +103,24 @@ class Route:
         return [self._comm.recv(before) for _ in own]
 
     def send_on(self, owner: int, *arrays: Array) -> None:
-        """Send keys, values and their gradients so far to the next stop. The last stop sends only
-        the gradients, to the owner."""
+        """Send arrays, the keys and values of an owner's block and perhaps their gradients, to the
+        stop after this rank. The last stop sends the gradients alone, back to the owner."""
         _, after = self._neighbours(owner)
         if after != self._comm.rank:
             for x in arrays[2:] if after == owner else arrays:
                 self._comm.send(x, after)
 
     def collect(self, *gradients: Array) -> None:
-        """Receive the gradients of this rank's own keys and values from the last rank of the ring,
-        and add them to the given ones."""
+        """Receive the gradients of this rank's own keys and values from their last stop, and add
+        them in place to the given arrays, which hold this rank's own contributions."""
         last, _ = self._neighbours(self._comm.rank)
         if last != self._comm.rank:
             for dx in gradients:
                 dx[...] += self._comm.recv(last)
 
     def _neighbours(self, owner: int) -> tuple[int, int]:
-        """The ranks of the stops before and after this one. The ring is closed: the last stop is
-        before the owner, and the owner is after the last stop."""
+        """The stops before and after this rank, of an owner's keys. They form a ring: before the
+        owner comes the last stop, and after the last stop comes the owner."""
         stops = self._stops[owner]
         here = stops.index(self._comm.rank)
         return stops[here - 1], stops[(here + 1) % len(stops)]
@@ -122,9 +132,13 @@ class Route:
     def tiles(
         self, owner: int, n: int, heads: slice
     ) -> Iterator[tuple[slice, slice, masks.Mask | None]]:
-        """Yield, for each tile of scores of this rank with piece n of an owner's keys, the slices
-        of its rows and of its columns, and the part of the mask for some heads, or None if every
-        pair of the tile is visible."""
+        """Yield (rows, columns, mask) for each tile of scores between this rank's queries and piece
+        n of an owner's keys.
+
+        rows, columns  slices of this rank's queries and of the keys in the piece
+        mask           the part of the mask for this tile and these heads, or None if every query of
+                       the tile sees every key of it
+        """
         piece = self.piece(owner, n)
         for tile in self._tiles[owner]:
             # The columns of the tile that are in this piece.
@@ -143,26 +157,28 @@ class Route:
                     mask = self._mask.part(self.shape, queries, keys, heads)
                 yield rows, _moved(columns, -piece.start), mask
 
-    def _seen(self, held: list[slice]) -> list[list[Tile]]:
-        """For each owner of keys, a list of the tiles that a rank which holds these queries has to
-        compute."""
-        seen: list[list[Tile]] = [[] for _ in self._keys]
-        for rows, queries in _placed(held):
+    def _tiles_of(self, query_runs: list[slice]) -> list[list[Tile]]:
+        """The tiles that a rank with the queries of these runs has to compute: for each owner of
+        keys, a list. It leaves out tiles whose keys all lie outside the range that each query may
+        see."""
+        tiles: list[list[Tile]] = [[] for _ in self._keys]
+        for rows, queries in _placed(query_runs):
             part = self._mask.part(self.shape, queries, slice(None))
             t, s = queries.stop - queries.start, self.shape[-1]
             like = (backend.full((*self.shape[:-2], n, 0), 0, dtype="float32") for n in (t, s))
             start, stop, inside = masks.key_intervals(part, *like)  # type: ignore[misc]
-            for owner, others in enumerate(self._keys):
-                for columns, keys in _placed(others):
+            for owner, key_runs in enumerate(self._keys):
+                for columns, keys in _placed(key_runs):
                     if (start.clip(min=keys.start) < stop.clip(max=keys.stop)).any():
                         all_seen = (start <= keys.start).all() and (stop >= keys.stop).all()
                         full = inside is None and bool(all_seen)
-                        seen[owner].append(Tile(rows, columns, queries, keys, full))
-        return seen
+                        tiles[owner].append(Tile(rows, columns, queries, keys, full))
+        return tiles
 
 
 def _whole_lengths(comm: Any, query: Array, key: Array, mask: Any, zigzag: bool) -> list[int]:
-    """T and S of the whole sequence. Raises ValueError unless every rank holds its part of it."""
+    """T and S of the whole sequence. Raises ValueError if a rank holds other numbers of queries or
+    keys than `part` gives it."""
     shapes = ", ".join(f"(…, {x.shape[-3]}, ·, {x.shape[-1]})" for x in (query, key))
     shown = mask if mask is None or isinstance(mask, masks.Mask) else "an array"
     what = f"ring_attention of {query.dtype} {shapes}, mask {shown}, zigzag {zigzag}"
@@ -185,6 +201,6 @@ def _moved(run: slice, by: int) -> slice:
 
 
 def _placed(held: list[slice]) -> list[tuple[slice, slice]]:
-    """For each run of positions that a rank holds, where it is in the rank's own arrays, and where
-    it is in the whole sequence."""
+    """Pairs of slices, one for each of the runs of positions that a rank holds: first the slice of
+    the rank's own arrays, where the runs lie side by side, then that of the whole sequence."""
     return list(zip(in_turn(run.stop - run.start for run in held), held, strict=True))

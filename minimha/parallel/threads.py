@@ -40,22 +40,24 @@ def run(
 
 @ExtensionPoint
 def run_elsewhere(function: Callable[..., Any], ranks: int) -> list[Any] | None:
-    """An extension point that runs the ranks in another way. Homework uses it to watch messages.
+    """An extension point: a replacement runs the ranks in place of threads, and returns their
+    results. Homework replaces it to record the messages. None means: run them in threads.
 
-    function(rank, size, post, take) runs a rank, which sends by post(x, to, text) and receives by
-    take(source, text). Returns the results of all ranks, or None to run them in threads."""
+    function(rank, size, post, take) is the program of a rank, which sends an array x by
+    post(x, to, text) and receives one by take(source, text). The text names the operation, such as
+    an all_reduce, to which the message belongs."""
     return None
 
 
 def across(function: Callable[..., Any], ranks: int) -> Any:
-    """function(comm, *tensors), which runs on several ranks, as one operation on all their arrays.
+    """Turn function(comm, *tensors), which runs on several ranks, into a single operation.
 
         mh.gradcheck(mh.parallel.across(lambda comm, x: comm.all_reduce(x * x), 2), x_0, x_1)
 
-    Its arguments are those of rank 0, then those of rank 1, and so on; so are its values. The
-    function takes and returns Tensors: one, or a tuple. Like any operation, it is called with
-    arrays or Tensors, and has `with_pullback`. A gradient check calls the argument x of rank 1
-    x_of_rank_1.
+    The operation takes the arguments of rank 0, then those of rank 1, and so on, and returns the
+    results of the ranks in the same order. The function itself takes Tensors, and returns a Tensor
+    or a tuple of Tensors. Like any operation, the new one is called with arrays or Tensors, and has
+    `with_pullback`. A gradient check calls the argument x of rank 1 x_of_rank_1.
     """
 
     def joint(*arrays: Array) -> tuple[Any, Pullback]:
@@ -98,8 +100,8 @@ def across(function: Callable[..., Any], ranks: int) -> Any:
 
 
 def _signature_on(ranks: int, function: Callable[..., Any]) -> inspect.Signature:
-    """The signature of `across`: x_of_rank_0, x_of_rank_1, … for each argument x that follows comm
-    and has no default."""
+    """The signature of the operation that `across` makes: x_of_rank_0, x_of_rank_1, … for each
+    argument x of the function that follows comm and has no default."""
     _, *own = inspect.signature(function).parameters.values()
     names = [p.name for p in own if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     labels = [f"{name}_of_rank_{rank}" for rank in range(ranks) for name in names]
@@ -108,12 +110,13 @@ def _signature_on(ranks: int, function: Callable[..., Any]) -> inspect.Signature
 
 
 class _World:
-    """What the threads of one run share: messages on their way, who waits, and who has ended.
+    """What the threads of one run share: the messages that have been sent but not yet received, and
+    which ranks are waiting or have ended.
 
     Each rank chooses the rank that it receives from, and gets that rank's messages in the order of
-    sending. So the order in which the threads run changes nothing (Kahn, "The semantics of a
-    simple language for parallel programming", 1974). It does not change the error either, because
-    every rank runs to its own end before one is raised.
+    sending. So the results do not depend on the order in which the threads run (Kahn, "The
+    semantics of a simple language for parallel programming", 1974). Nor does the error that `run`
+    raises, because it first lets every rank run to its own end.
     """
 
     def __init__(self, size: int, timeout: float) -> None:
@@ -176,7 +179,8 @@ class _World:
             raise
 
     def end(self, rank: int, error: BaseException | None = None) -> None:
-        """Note that a rank has ended, and wake up those that wait for it."""
+        """Record that a rank has ended, with the error that ended it or None, and wake up the ranks
+        that wait for it."""
         with self.changed:
             self.ended.add(rank)
             if error is not None:
@@ -185,16 +189,16 @@ class _World:
             self.changed.notify_all()
 
     def wait(self, rank: int, holds: Callable[[], object], timeout: float) -> None:
-        """Wait until holds() is true, a deadlock is found, or time is up. The caller must hold the
-        lock."""
+        """Let a rank wait until the condition holds() is true, a deadlock is found, or the timeout
+        has passed. The caller must hold the lock `changed`."""
         self.waiting[rank] = holds
         self.find_deadlock()
         self.changed.wait_for(lambda: holds() or rank in self.stuck, timeout)
         self.waiting.pop(rank, None)
 
     def find_deadlock(self) -> None:
-        """If every rank that has not ended is waiting, and none of them can go on, wake them all
-        up."""
+        """If every rank that has not ended is waiting, and the condition of none of them holds,
+        mark them as stuck and wake them all up."""
         everyone_waits = len(self.waiting) + len(self.ended) == len(self.comms)
         if everyone_waits and not any(holds() for holds in self.waiting.values()):
             self.stuck |= self.waiting.keys()

@@ -39,8 +39,8 @@ def ulysses_attention(
     computes some key heads, with the query heads that share them, and needs memory for all
     positions of these heads.
 
-    Raises ValueError if there are more ranks than key heads, and for queries whose parts have other
-    lengths.
+    Raises ValueError if there are more ranks than key heads, and if T_r is not the length that
+    `parts` gives this rank.
     """
     h, g = query.shape[-3], key.shape[-3]
     require_one_each(comm.size, g, "heads of keys and values")
@@ -65,8 +65,8 @@ def ulysses_attention(
 
 
 class Ulysses(PositionParallel):
-    """The way "ulysses" to share a training: each rank reads its own positions, and computes
-    attention for its own heads."""
+    """The "ulysses" way to divide the training of a GPT: each rank reads its own positions,
+    and computes attention for its own heads."""
 
     attention = staticmethod(ulysses_attention)
 

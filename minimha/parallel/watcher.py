@@ -13,9 +13,12 @@ from typing import Any
 
 
 def connect(name: str, neighbours: Any) -> socket.socket:
-    """Start the watcher, on the first of the ranks of this machine, and connect each of them.
+    """Connect this rank to the watcher of its machine, which the first rank on the machine starts.
+    Returns the socket: the rank must send a byte through it before it ends, to show that it was not
+    killed.
 
-    A rank sends a byte before it ends. `neighbours` is mpi4py's communicator of these ranks.
+    name        what the watcher's report calls this rank
+    neighbours  mpi4py's communicator of the ranks on this machine, each of which calls `connect`
     """
     server = socket.create_server(("127.0.0.1", 0), backlog=neighbours.size)
     if neighbours.rank == 0:
@@ -29,8 +32,9 @@ def connect(name: str, neighbours: Any) -> socket.socket:
 
 
 def watch(server: socket.socket) -> str:
-    """Wait for the ranks, and return a report on the first rank whose connection breaks, or an
-    empty text if a rank sends a byte before."""
+    """Accept the connections of the ranks, and wait until one breaks or brings a byte. If it
+    breaks, the rank crashed or was killed: return a report that names it. If it brings a byte, the
+    rank ends by itself: return an empty text."""
     watched = selectors.DefaultSelector()
     watched.register(server, selectors.EVENT_READ)
     while True:

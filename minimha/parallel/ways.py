@@ -1,4 +1,4 @@
-"""What the ways to share the training of a model have in common."""
+"""What the ways to divide the training of a model among ranks have in common."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from .places import part, positions, require_one_each
 
 
 class Way:
-    """How ranks share the training of a GPT. A subclass says what each rank computes.
+    """How ranks divide the training of a GPT. A subclass says what each rank computes.
 
     comm   this rank's communicator
     model  the whole model, the same on every rank
     own    the model with which this rank computes
 
-    Ranks differentiate the sum of their losses. So the loss of a rank is the mean over its tokens
-    times the `fraction` of the tokens of all ranks, and the gradient of a parameter that every rank
-    holds is the sum of theirs. This rule is the same for every way.
+    The loss of the training is the sum of the losses of all ranks. So a rank's loss is the mean
+    over its own tokens times their `fraction` of the tokens of all ranks, and the gradient of a
+    parameter that every rank holds is the sum of the ranks' gradients. This rule is the same for
+    every way.
     """
 
     axis: int | None = None
@@ -72,7 +73,8 @@ class Way:
         return None
 
     def cut(self, name: str, x: Array) -> Array:
-        """This rank's part of an array with the shape of the parameter of this name."""
+        """This rank's part of x, an array with the shape of the whole model's parameter of this
+        name."""
         return x
 
     def gather(self) -> None:
@@ -83,15 +85,16 @@ class Way:
 
 
 class PositionParallel(Way):
-    """Each rank holds its own positions of the sequence. A subclass provides `attention`, which
-    computes attention over all positions from comm, this rank's query, key and value, the mask,
-    scale and softcap."""
+    """Each rank holds its own positions of the sequence. A subclass provides a function
+    attention(comm, query, key, value, mask, scale=…, softcap=…), in which this rank's queries
+    attend to the keys of all ranks."""
 
     axis = 1
     attention: Any
 
     def attend(self, query: Any, key: Any, value: Any, mask: Any = None, **settings: Any) -> Any:
-        """The attention of a layer. Raises ValueError for a setting that needs all positions."""
+        """The attention of a layer, with the arguments of `scaled_dot_product_attention`. Raises
+        ValueError for bias, sink, dropout, keep and return_weights, which are not supported."""
         given = [name for name in ("bias", "sink", "keep") if settings[name] is not None]
         given += [name for name in ("dropout", "return_weights") if settings[name]]
         if given:
