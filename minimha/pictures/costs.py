@@ -23,17 +23,17 @@ _LINES = (  # colours of Okabe and Ito, for the colour-blind
 
 
 def costs(compared: Comparison, over: str = "D") -> Figure:
-    """Parameters, flops and expected time of each form of the projections, over one size.
+    """Parameters, flops and expected time of each form of the projections, as curves over one size.
 
-    compared  from `mh.cost.compare`: the other sizes, the computation and the machine
-    over      "M", "H", "D" or "T": powers of two, D up to 2·M; a dotted line marks the size in
-              compared
+    compared  from `mh.cost.compare`, which sets the other sizes, the implementation and the machine
+    over      the size on the horizontal axis: "M", "H", "D" or "T". It takes powers of two, D up to
+              2·M, and the size in compared, which a dotted line marks
 
     Forms with equal cost share a line.
 
         mh.pictures.costs(mh.cost.compare(M=64, H=4, T=32))
 
-    Returns the figure; `save` writes it to a file. Raises ValueError for any other size.
+    Returns the figure; `save` writes it to a file. Raises ValueError for any other `over`.
     """
     from matplotlib.figure import Figure
 
@@ -60,7 +60,11 @@ def _panel(
     unit: str = "",
 ) -> None:
     """Draw one panel: a line for each form, or one line for all forms that cost the same at every
-    size. `value` reads from a cost the number to draw."""
+    size.
+
+    found  the cost of each form by name, for each size on the horizontal axis
+    value  the number of a cost to draw, such as its flops
+    """
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     forms_of: dict[tuple[float, ...], list[str]] = {}

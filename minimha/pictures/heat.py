@@ -107,8 +107,12 @@ def _grid(
     limit: float = 1.0,
     signed: bool = False,
 ) -> Figure:
-    """A figure with the heat maps of data (layers, H, T, S) in a grid; `side` is the size of each
-    map in inches."""
+    """A figure with the heat maps of data (layers, H, T, S) in a grid: a row of maps for each
+    layer, a map for each head.
+
+    side   the width and height of each map in inches
+    limit  the number with the darkest colour; if signed, −limit has the darkest orange
+    """
     from matplotlib.figure import Figure
 
     layers, heads, t, s = data.shape
@@ -193,8 +197,9 @@ def _colours(signed: bool) -> Colormap:
 
 
 def _write(axes: Axes, data: np.ndarray, limit: float) -> None:
-    """Write the number of each cell into it. All numbers have the same decimals: none if all
-    are integers, otherwise enough for two digits of `limit`, which bounds their absolute values."""
+    """Write the number of each cell into it. All numbers have the same count of decimals: none if
+    all are integers, otherwise enough to show two digits of `limit`, the largest absolute value
+    that the colours distinguish."""
     finite = data[np.isfinite(data)]
     decimals = 0 if (finite == np.round(finite)).all() else max(2 - math.ceil(math.log10(limit)), 0)
     form = f".{decimals}f" if decimals <= 4 else ".0e"
@@ -206,7 +211,8 @@ def _write(axes: Axes, data: np.ndarray, limit: float) -> None:
 
 
 def _sign(axes: Axes, data: np.ndarray, limit: float) -> None:
-    """Draw a minus sign on clearly negative cells, and a cross on cells that are not finite."""
+    """Draw a minus sign on each cell below −10% of `limit`, and a cross on each cell that is
+    infinite or NaN."""
     cell = 72 * max(0.11, 2.4 / max(data.shape))  # in points
     finite = np.isfinite(data)
     for where, marker in ((finite & (data < -0.1 * limit), "_"), (~finite, "x")):

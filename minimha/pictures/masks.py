@@ -86,10 +86,12 @@ def small_shape(rule: Mask) -> tuple[int, ...]:
 
 
 def _panels(arrays: Sequence[Any], lead: int) -> tuple[list[str], list[np.ndarray]]:
-    """The names of the panels, and the arrays, with a single axis for the panels in place of the
-    axes before T and S.
+    """Divide arrays into panels, one for each sequence and head: the names of the panels, such as
+    "head 2", and the arrays with one axis of panels in place of all axes before the last two.
 
-    An axis along which nothing differs, often the axis of the heads, adds no panels.
+    lead  the number of axes of the scores before T and S
+
+    If an axis of the arrays has size 1, often that of the heads, it adds no panels.
     """
     arrays = [np.asarray(x)[(None,) * (lead + 2 - np.ndim(x))] for x in arrays]
     sizes = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))

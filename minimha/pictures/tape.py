@@ -1,7 +1,8 @@
 """A picture of the tape: the operations in their order, with shapes and gradients.
 
 Leaves are at the top, results at the bottom. Each step is one layer below the lowest of its
-arguments; an arrow that crosses a layer gets a place of its own in that layer.
+arguments. An arrow that crosses a layer gets a place of its own in that layer, unless it crosses
+very many.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _CHARACTER, _LINE, _GAP, _LAYER, _ASIDE = 6.8, 16, 26, 84, 18  # in pixels, for 
 
 
 def graph(tensor: Tensor, /, **names: Tensor) -> Graph:
-    """A picture of how a Tensor was computed: an SVG, which a notebook shows.
+    """A picture of how a Tensor was computed: an SVG, which a notebook shows, and which
+    `graph(…).save(path)` writes to a file.
 
-    names  the names to show for Tensors: graph(y, x=x, w=w). `.save(path)` writes it to a file
+    names  the names to show for Tensors: graph(y, x=x, w=w)
 
     Raises RuntimeError for a Tensor that does not require a gradient, ValueError for more than 500
     steps, which would be unreadable.
@@ -64,7 +66,7 @@ class _Box:
 
     @property
     def y(self) -> float:
-        """The height of the centre of the box in the picture."""
+        """The distance of the centre of the box from the top of the picture, in pixels."""
         return _LAYER * (self.layer + 0.6)
 
 
@@ -90,7 +92,12 @@ def _drawn(tensor: Tensor, names: dict[Edge | None, str]) -> str:
 
 
 def _boxes(root: Edge, shape: tuple[int, ...], names: dict[Edge | None, str]) -> list[_Box]:
-    """A box for each step that root depends on, linked to its neighbours, the oldest first."""
+    """The boxes of the picture: one for each step, from the leaves to root, and then one for each
+    bend of an arrow. Each box is linked to the boxes above and below it.
+
+    shape  that of the value of root
+    names  the names of Tensors to show in the boxes
+    """
     nodes = ancestors(root[0])
     if len(nodes) > LARGEST:
         raise ValueError(f"a graph of more than {LARGEST} steps is too large to read as a picture")
@@ -111,8 +118,8 @@ def _boxes(root: Edge, shape: tuple[int, ...], names: dict[Edge | None, str]) ->
 
 
 def _bends(boxes: list[_Box]) -> list[_Box]:
-    """The bends of the arrows that cross layers, one in each layer that an arrow crosses. The bends
-    become neighbours of the boxes that the arrow connects."""
+    """New boxes for the bends of arrows: one in each layer that an arrow crosses, unless its ends
+    are more than LONGEST layers apart. They link the two boxes that the arrow connects."""
     bends = []
     for box in boxes:
         for k, parent in enumerate(box.above):
@@ -168,8 +175,8 @@ def _arrange(rows: list[list[_Box]]) -> None:
 
 
 def _apart(below: list[_Box]) -> Iterator[tuple[_Box, float]]:
-    """Yield each of the boxes below a step, and how far the arrow to it is shifted sideways: a step
-    that uses a value twice has two arrows, side by side."""
+    """Yield each of the boxes below a box, and how far to shift the arrow to it sideways, in
+    pixels: a step that uses a value twice appears twice, and gets two arrows side by side."""
     for k, box in enumerate(below):
         yield box, _ASIDE * (below[:k].count(box) - (below.count(box) - 1) / 2)
 
