@@ -22,8 +22,8 @@ class Bilinear(Form):
     and whose keys are the inputs x' themselves.
 
     With biases (xW_Q + b_Q)(x'W_K + b_K)ᵀ = x W x'ᵀ + (W_K b_Q) · x' + terms of the query alone,
-    which do not affect softmax: b_qk = W_K b_Q stays, b_K drops out. b_qk is factored together
-    with W_i, as one more row below W_i.
+    which do not affect softmax: b_qk = W_K b_Q stays, b_K drops out. `factored` factors b_qk
+    together with W_i, as one more row below W_i.
     """
 
     w_qk: Any  # (H, M, Mk)
@@ -82,7 +82,7 @@ class Bilinear(Form):
 
         Heads that share a W^K are factored together, as rows of one matrix.
 
-        Raises ValueError without a head_dim, if more than rounding is cut off.
+        head_dim  D. If None, D is that of `sizes`, and W_i of a higher rank raises ValueError
         """
         sizes = self.sizes
         if head_dim is not None:
@@ -149,7 +149,11 @@ def _check_rank(
     has_bias: bool,
     shares: bool,
 ) -> None:
-    """Raise the ValueError of `factored` if the rank is more than D."""
+    """Raise ValueError if the rank of W_i is more than d, the width D of the heads.
+
+    The message says if W_i is factored together with the bias b_qk (has_bias), or with the other
+    heads that share its W^K (shares).
+    """
     if rank <= d:
         return
     others = []

@@ -146,7 +146,8 @@ class Form(Module):
         return replace(self, **weights)
 
     def trainable(self) -> Self:
-        """A copy of this form, whose weights are arrays, with Tensors that require gradients."""
+        """A copy of this form in which each weight is a Tensor that requires a gradient, not an
+        array as it is here."""
         return self.mapped(lambda x: parameter(backend.copy(x)))
 
     def weights(self) -> list[Any]:
@@ -157,14 +158,14 @@ class Form(Module):
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Form:
         """A copy in another form, with the same outputs and the same gradients of the inputs. The
-        parameters are new: an optimiser of the old ones does not update them, tied weights are no
-        longer tied, and all require gradients unless none did.
+        parameters are new: an optimiser of the old ones does not update them, and tied weights are
+        no longer tied. All new parameters require gradients if any of the old ones does.
 
         head_dim  D, for a conversion from the bilinear form: W_i is approximated with this rank by
                   its singular values, together with its bias and the heads that share its W^K. The
-                  copy's `truncation_error` is what that cuts off. If D is larger than the rank, the
-                  other columns are zero in both factors; so are their gradients, and training
-                  leaves them zero
+                  copy's `truncation_error` says how much of W is cut off. If D is larger than the
+                  rank, the columns beyond the rank are zero in both factors; so are their
+                  gradients, and training leaves them zero
 
         Between the forms per-head, stacked and fused, gradients are converted as well if every
         weight has one. The bilinear form omits b_k, which adds the same number to all scores of a

@@ -63,7 +63,7 @@ def project_in(
     num_heads: int,
     wanted: Wanted,
 ) -> tuple[Array, Pullback]:
-    """y = split_heads(x w + b).   The gradients are those of `linear`, of merge_heads(dy).
+    """y = split_heads(x w + b).   The gradients are those of `linear`, whose dy is merge_heads(dy).
 
     x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D).
     """
@@ -90,12 +90,12 @@ def project_self(
     num_kv_heads: int,
     wanted: Wanted,
 ) -> tuple[tuple[Array, Array, Array], Pullback]:
-    """The values (Q, K, V) of self-attention: `project_in` of one x for each role.
+    """The values (Q, K, V) of self-attention: `project_in` of the same x with w_q, w_k and w_v.
 
     dx = dq w_qᵀ + dk w_kᵀ + dv w_vᵀ, with dq = merge_heads(dQ), and so on.
 
-    x (…, T, M), w_q (M, H·D), w_k (M, G·D), w_v (M, G·Dv), biases (columns of w,); Q (…, H, T, D),
-    K (…, G, T, D), V (…, G, T, Dv).
+    x (…, T, M), w_q (M, H·D), w_k (M, G·D), w_v (M, G·Dv), b_q (H·D,), b_k (G·D,), b_v (G·Dv,);
+    Q (…, H, T, D), K (…, G, T, D), V (…, G, T, Dv).
     """
     groups = WantedOfMaps(
         wanted.x,
@@ -137,11 +137,11 @@ def project_fused(
     head_dim: int,
     wanted: Wanted,
 ) -> tuple[tuple[Array, Array, Array], Pullback]:
-    """The values (Q, K, V) = x w + b, cut into roles and then into heads.
+    """The values (Q, K, V): the columns of x w + b are cut into Q, K and V, and each into heads.
 
-    The gradients are those of `linear`, of the merged dQ, dK and dV side by side.
+    The gradients are those of `linear`, whose dy is the merged dQ, dK and dV side by side.
 
-    x (…, T, M), w (M, (H + G)·D + G·Dv), b of as many columns; Q (…, H, T, D), K (…, G, T, D),
+    x (…, T, M), w (M, (H + G)·D + G·Dv), b ((H + G)·D + G·Dv,); Q (…, H, T, D), K (…, G, T, D),
     V (…, G, T, Dv).
     """
     groups = WantedOfMaps(wanted.x, (wanted.w,), (wanted.b,))
