@@ -23,9 +23,9 @@ _CHECKSUM, _SETTINGS = "checksum", "settings"
 def write(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any], path: str | Path) -> None:
     """Write arrays and settings, with a checksum, to a safetensors file.
 
-    The checkpoint that was there is copied to NAME-previous first, unless it is damaged. If the
-    process is killed at any moment, each file has either its old content or its new content. Raises
-    OSError if a file cannot be written.
+    A checkpoint that the file already holds is first copied to NAME-previous, unless it is damaged.
+    If the process is killed at any moment, each file has either its old content or its new content.
+    Raises OSError if a file cannot be written.
     """
     path = Path(path).resolve()
     content = {**arrays, _SETTINGS: np.frombuffer(_json(settings), "uint8")}

@@ -277,23 +277,24 @@ class Run:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that follows the last step has been done. The picture of the
-        losses does not show this, since an interrupted run has one, too; but it still has the
-        previous checkpoint, which a finished run deletes."""
+        """Whether `train` has done everything that follows the last step: it draws the picture of
+        the attention weights, and then deletes the previous checkpoint. The picture alone does not
+        show this, since an interrupted run has one, too."""
         picture, previous = self.folder / _ATTENTION, self.folder / _PREVIOUS
         return picture.exists() and not previous.exists()
 
     def begin(self) -> None:
-        """Write what identifies the run, and remove files that a killed run left unfinished."""
+        """Write the settings of the run and the characters of its tokenizer, and remove files that
+        a killed run left unfinished."""
         for unfinished in self.folder.glob(".*-*.*"):
             unfinished.unlink()
         _write_json(self.settings, self.folder / _RUN)
         _write_json(self.tokenizer.characters, self.folder / _VOCABULARY)
 
     def save(self) -> None:
-        """Write everything that a resumed run needs: the model, the losses, and the checkpoint
-        last. In this order, the losses in the file always reach at least to the step of the
-        checkpoint."""
+        """Write the model, then the losses and their picture, and the checkpoint last. In this
+        order, the losses in the file always reach at least to the step of the checkpoint, from
+        which a run is resumed."""
         interchange.save_pretrained(self.training.model, self.folder)
         rows = [
             f"{step},{loss!r},{self.losses.validation.get(step, '')}\n"

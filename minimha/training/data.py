@@ -22,7 +22,8 @@ def python_reference() -> str:
     """The documentation that comes with Python, for `help()`: real text on every machine.
 
     It differs between versions of Python. A browser's Python comes without it; there it is read
-    from REFERENCE, which lies beside the chapters. Raises ValueError if neither is there.
+    from the file REFERENCE in the current folder, that of the chapters. Raises ValueError if
+    neither is there.
     """
     try:
         from pydoc_data.topics import topics
@@ -114,10 +115,10 @@ class Split(NamedTuple):
 
 
 def split(tokens: np.ndarray, context: int, fraction: float = 0.1) -> Split:
-    """Divide the tokens: the last fraction of them is for validation, but at least one context and
-    its target.
+    """Divide the tokens: the last fraction of them is for validation, but at least context + 1, for
+    one window with its targets.
 
-    Raises ValueError if either part is too short for one context and its target.
+    Raises ValueError if either part would have fewer than context + 1 tokens.
     """
     held_out = max(int(fraction * len(tokens)), context + 1)
     if len(tokens) - held_out < context + 1:
@@ -131,8 +132,8 @@ def split(tokens: np.ndarray, context: int, fraction: float = 0.1) -> Split:
 def random_batches(
     tokens: np.ndarray, *, batch: int, context: int, rng: np.random.Generator
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield pairs (inputs, targets), both (B, T), without end: windows that begin at random places
-    of the text. The targets are the inputs moved on by one token."""
+    """Yield pairs (inputs, targets), both (B, T) with T = context, without end. Each row of inputs
+    is a window of the text that begins at a random token; its targets begin one token later."""
     while True:
         starts = rng.integers(0, len(tokens) - context, size=batch)
         windows = tokens[starts[:, None] + np.arange(context + 1)]
@@ -140,8 +141,9 @@ def random_batches(
 
 
 def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
-    """All windows whose inputs do not overlap, in order, as (inputs, targets), both (N, T) with T =
-    context."""
+    """Cut the text into consecutive windows of T = context tokens: (inputs, targets), both (N, T).
+    The targets of a window begin one token later than its inputs. Tokens at the end that do not
+    fill a window are left out."""
     count = (len(tokens) - 1) // context
     starts = context * np.arange(count)[:, None]
     every = tokens[starts + np.arange(context + 1)]

@@ -174,11 +174,12 @@ def _described_model(model: Any) -> dict[str, Any]:
 
 
 def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
-    """The mean loss, in nats per token, over all windows whose inputs do not overlap.
+    """The mean loss, in nats per token, over consecutive windows of the tokens, each as long as the
+    model's context.
 
-    batch  windows in a call of the model
+    batch  the number of windows in a call of the model
 
-    Raises ValueError for fewer tokens than a context and its target have.
+    Raises ValueError for fewer than context + 1 tokens.
     """
     batch = integer(batch, "batch", least=1)
     _require_a_window(model, tokens)

@@ -31,10 +31,10 @@ class ParallelTraining(Training):
 
     The other arguments are those of `Training`, with a GPT as the model. Without dropout, losses,
     weights and checkpoints are those of one process, up to rounding, which a long run may amplify.
-    Of b_k, whose gradient is 0 without rotary positions, qk_norm and softcap, all digits are
-    rounding. A run can be resumed with another number of ranks, another way, or as a `Training`.
-    Rank 0 writes the checkpoints; every rank must be able to read them. Each rank draws its own
-    dropout.
+    Without rotary positions, qk_norm and softcap, the true gradient of b_k is 0, so its computed
+    gradient is nothing but rounding, and b_k may differ in every digit. A run can be resumed with
+    another number of ranks, another way, or as a `Training`. Rank 0 writes the checkpoints; every
+    rank must be able to read them. Each rank draws its own dropout.
 
     Raises ValueError for dropout in a way other than "data", and for more ranks than there are
     sequences, heads or positions.

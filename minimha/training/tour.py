@@ -29,7 +29,13 @@ MARGIN = 0.1
 
 
 def take(text: Path | None, *, seed: int, steps: int, library: str, picture: Path) -> int:
-    """Take the tour of a text, by default Python's own documentation, and print it.
+    """Take the tour and print it: check all gradients, train a small GPT on a text, and draw what
+    its heads attend to.
+
+    text     the file with the text, or None for Python's own documentation
+    seed     of the weights and of the training, which makes this number of steps
+    library  the array library to compute with, such as "numpy"
+    picture  the file to which the attention weights are drawn
 
     Returns the exit code: 2 for input that cannot be used, and 1 if the model, on the default text
     and with the default steps, did not clearly beat the bigram table. Raises GradcheckError for a

@@ -170,15 +170,15 @@ class _Notebook(_Screen):
 
 
 def sample(model: Any, validation: np.ndarray, tokenizer: Any, count: int) -> str:
-    """The text with which the model continues the first half context of the validation text:
-    `count` tokens."""
+    """The text of the `count` tokens with which the model continues the beginning of the validation
+    text. The prompt, half as long as the model's context, is left out."""
     prompt = validation[None, : max(1, model.context // 2)]
     return tokenizer.decode(generate(model, prompt, count)[0, prompt.shape[1] :])
 
 
 def attention(model: Any, validation: np.ndarray, tokenizer: Any) -> tuple[np.ndarray, list[str]]:
-    """The weights (layers, H, T, T) with which the model reads a sentence of the validation text,
-    and its T tokens as text: as many as a picture has room for."""
+    """The attention weights (layers, H, T, T) of the model on a sentence of the validation text,
+    and the text of each of its T tokens. A sentence too long for a picture is cut off."""
     sentence = real_sentence(tokenizer.decode(validation[:10_000]))
     tokens = tokenizer.encode(sentence)[: min(model.context, 32)]
     weights = attention_weights(model, tokens)
@@ -187,14 +187,15 @@ def attention(model: Any, validation: np.ndarray, tokenizer: Any) -> tuple[np.nd
 
 
 def attention_weights(model: Any, tokens: np.ndarray) -> np.ndarray:
-    """The weights (layers, H, T, T) with which the model reads tokens (T,)."""
+    """The attention weights (layers, H, T, T) of the model on tokens (T,)."""
     with no_grad():
         _, weights = model(tokens_for(model, tokens[None, :]), return_weights=True)
     return np.stack([backend.to_numpy(w.data)[0] for w in weights])
 
 
 def real_sentence(text: str) -> str:
-    """The first plain sentence of about 40 characters, or the first 40 characters."""
+    """The first sentence of 30 to 44 characters that has only lower-case letters, spaces and commas
+    between its capital and its full stop, "!" or "?". Without one, the first 40 characters."""
     found = re.search(r"(?<=\s)[A-Z][a-z, ]{28,42}[.!?](?=\s)", text)
     return found.group() if found else text[:40]
 

@@ -131,7 +131,8 @@ class Block(Module):
         rng: backend.Generator | None,
         weights: list[Any] | None,
     ) -> Any:
-        """What self-attention adds to the residual stream, (B, T, M), for x (B, T, M)."""
+        """What self-attention adds to the residual stream, (B, T, M), for x (B, T, M). Its
+        attention weights are appended to the list `weights`, unless it is None."""
         y = self.attention(
             x,
             mask=self._inside_window(mask),
@@ -157,8 +158,9 @@ class Block(Module):
         rng: backend.Generator | None,
         weights: list[Any] | None,
     ) -> Any:
-        """What cross-attention adds, (B, T, M): queries from x (B, T, M), keys and values from the
-        memory (B, S, M)."""
+        """What cross-attention adds to the residual stream, (B, T, M), for queries from x (B, T, M)
+        and keys and values from the memory (B, S, M). Its attention weights are appended to the
+        list `weights`, unless it is None."""
         y = self.cross(x, memory, mask=mask, rng=rng, return_weights=weights is not None)
         if weights is not None:
             y, seen = y  # (B, T, M), (B, H, T, S)
@@ -166,14 +168,16 @@ class Block(Module):
         return self.dropout(y, rng)  # (B, T, M)
 
     def _perceive(self, x: Any, rng: backend.Generator | None) -> Any:
-        """What the perceptron adds, (B, T, M), for x (B, T, M): each position for itself."""
+        """What the perceptron adds to the residual stream, (B, T, M), for x (B, T, M). It maps the
+        vector of each position separately."""
         y = self.mlp(x)  # (B, T, M)
         if self.norm_mlp_output is not None:
             y = self.norm_mlp_output(y)
         return self.dropout(y, rng)  # (B, T, M)
 
     def _inside_window(self, mask: AnyMask) -> AnyMask:
-        """The mask, in which tokens outside the window of this block are hidden as well."""
+        """The mask for a block with a window: it also hides the tokens outside the window. Without
+        a window, the mask as it is; None hides nothing."""
         if self.window_mask is None:
             return mask
         if mask is None:

@@ -240,8 +240,10 @@ def probabilities(
     """The probabilities (B, V) from which `generate` draws, for logits (B, V).
 
     softmax(logits / temperature), in float64; tokens with the logit +∞ share all the probability.
-    The probabilities of all tokens outside top_k, and then outside top_p, are set to 0, and the
-    others are scaled to sum to 1. A token that is as likely as the last one inside is kept too.
+    With top_k, the probabilities of all but the k most likely tokens are set to 0, and the others
+    are scaled to sum to 1. Then top_p does the same to all but the fewest most likely tokens that
+    together have at least this probability. Both keep all tokens that are as likely as the least
+    likely one they keep.
     Source of top_p: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020).
     """
     logits = logits.astype(np.float64)

@@ -141,7 +141,10 @@ class GPT(Module):
         return linear(x, self.tokens.table.mT)
 
     def new_caches(self, reserve: int = 64) -> list[KeyValueCache]:
-        """An empty cache for each block, with its window and sinks, and with this reserve."""
+        """An empty `KeyValueCache` for each block, with the window and the sinks of the block.
+
+        reserve  that of `KeyValueCache`: how many tokens `rewind` can take back under a window
+        """
         return [KeyValueCache(b.window, sinks=b.sinks, reserve=reserve) for b in self.blocks]
 
     def _draw_matrices(self, rng: Rng) -> None:
@@ -171,12 +174,12 @@ class GPT(Module):
 
 
 def _following(past: int, tokens: Array) -> Array:
-    """The positions (T,) of tokens (B, T) that follow `past` others."""
+    """The positions (T,) of tokens (B, T), if `past` tokens come before them."""
     xp = namespace(tokens)
     return xp.arange(past, past + tokens.shape[1], device=tokens.device)
 
 
 def _limited(logits: Any, softcap: float) -> Any:
-    """The logits, moved between −softcap and softcap."""
+    """softcap · tanh(logits / softcap), which lies between −softcap and softcap."""
     # tanh has the slope 1 at 0 and stays between −1 and 1: only large logits change.
     return softcap * ops.tanh(logits / softcap)

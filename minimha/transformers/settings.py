@@ -148,8 +148,8 @@ class GPTSettings(CommonSettings):
             )
 
     def of_each_block(self) -> list[dict[str, Any]]:
-        """The settings of every block: the common ones, in which its entry of layers replaces
-        some."""
+        """A list with the settings of each block: the common ones, and in place of some of them
+        those in the block's own entry of `layers`, such as {"window": 512}."""
         names = [setting.name for setting in fields(CommonSettings)]
         common = {name: getattr(self, name) for name in names}
         if self.layers is None:
