@@ -225,7 +225,8 @@ def _sign(axes: Axes, data: np.ndarray, limit: float) -> None:
 def _ink(axes: Axes, x: float) -> str:
     """Black or white, whichever has more contrast with the colour of x.
 
-    Source: WCAG 2's contrast, a ratio of luminances plus 0.05; at 0.179 both are equal.
+    Source: WCAG 2's contrast, a ratio of luminances plus 0.05. A colour of the luminance 0.179 has
+    the same contrast with black and with white.
     """
     r, g, b, _ = axes.images[0].to_rgba(np.asarray(x if np.isfinite(x) else np.nan))
     parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (r, g, b)]

@@ -51,8 +51,8 @@ def attention_html(
 
 
 class Attention:
-    """The heat maps that `attention_html` returns: a notebook shows them, and `html` is their
-    text."""
+    """The heat maps that `attention_html` returns: a notebook shows them, and the attribute `html`
+    is their HTML."""
 
     def __init__(self, text: str) -> None:
         self.html = text

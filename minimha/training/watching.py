@@ -139,7 +139,7 @@ class _Notebook(_Screen):
         self._bar, self._last = (display(HTML(""), display_id=True) for _ in range(2))
 
     def close(self) -> None:
-        """End the progress. The bar and the last report stay below the cell."""
+        """Do nothing: the bar and the last report stay below the cell."""
 
     def progress(self, loss: float) -> None:
         step, steps = self.run.step, self.run.steps
