@@ -28,7 +28,7 @@ class Step:
 
     name, value         name and value of the node
     consumer, output    name and value of the consumer, whose gradient is dy; consumer is None if no
-                        consumer is known, or if the step stands for all of them together
+                        consumer is known, or if the step stands for those to all consumers
     yours, right        the contribution as the pullback computes it, and as it should be
     values, gradients   the values and the numeric gradients of all nodes by name. The values also
                         include constants, and intermediates that were inferred rather than tapped
@@ -50,32 +50,33 @@ class Step:
 
     @property
     def place(self) -> str:
-        """The step in words, for a message."""
+        """The step in words, for a message: "the backward of the step from scores to weights"."""
         if self.consumer is None:
             return f"the backward of {self.name}"
         return f"the backward of the step from {self.name} to {self.consumer}"
 
     def letter(self, name: str) -> str:
-        """Return the name of a node in formulas: its own name or, for a result, the pullback's name
-        for its cotangent without the d, such as y if the pullback takes dy."""
+        """Return the name of a node in formulas: its own name or, for a result, the name of the
+        pullback's parameter without the d. If the pullback takes dy, the result is y."""
         return self.trace.letters.get(name, name)
 
     @property
     def is_part(self) -> bool:
-        """Whether the step is to one of several consumers, so that only a part of the node's
-        gradient comes back through it."""
+        """Whether the node has several consumers and this step leads to one of them, so that only a
+        part of the node's gradient flows back through it."""
         return self.consumer is not None and len(self.consumers) > 1
 
     @cached_property
     def parts(self) -> dict[str, np.ndarray]:
-        """The share of the right gradient that comes through each consumer, by its name, if this
-        step stands for two to four consumers together; otherwise empty."""
+        """The part of the right gradient that flows back through each consumer, by the consumer's
+        name. Empty unless this step stands for the steps to all consumers, and these are two to
+        four."""
         several = self.consumer is None and 2 <= len(self.consumers) <= 4
         return {c: self.trace.part(self.name, c) for c in self.consumers if several}
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether this is a step to one consumer, which has the same shape as the node."""
+        """Whether this step leads to a single consumer, whose shape is that of the node."""
         return self.consumer is not None and self.output.shape == self.value.shape
 
     @cached_property
@@ -85,13 +86,13 @@ class Step:
         return float(abs(self.yours - self.right).max(initial=0.0) / (self._size or 1.0))
 
     def is_yours(self, candidate: np.ndarray | None) -> bool:
-        """Whether a candidate equals the gradient that the pullback computed, and is much closer to
-        it than the right gradient is."""
+        """Whether a candidate, such as the gradient to which a known mistake leads, equals the
+        gradient that the pullback computed, and is much closer to it than the right one is."""
         return self._same(candidate, self.yours)
 
     def is_right(self, candidate: np.ndarray | None) -> bool:
-        """Whether a candidate equals the right gradient, and is much closer to it than the gradient
-        that the pullback computed is."""
+        """Whether a candidate for the gradient equals the right gradient, and is much closer to it
+        than the gradient that the pullback computed is."""
         return self._same(candidate, self.right)
 
     def _same(self, candidate: np.ndarray | None, wanted: np.ndarray) -> bool:
@@ -123,8 +124,9 @@ class Step:
         """Return the factor by which `candidate` must be multiplied to give `wanted`, or None if
         there is none.
 
-        Any number is a multiple of any other number. So if `candidate` has only one entry that is
-        not 0, the factor counts only if its square, or one over its square, is a whole number.
+        If `candidate` has only one entry that is not 0, some factor fits by chance. Then it counts
+        only if it is as simple as 2, 1/3 or √8: its square, or one over its square, must be a whole
+        number.
         """
         if candidate is None or candidate.shape != wanted.shape:
             return None
@@ -144,8 +146,9 @@ class Step:
 
 
 class Product(NamedTuple):
-    """A product of a gradient and a value: its formula, the names of the two factors, the array,
-    and whether it is a matrix product."""
+    """A product of a gradient and a value: its formula, such as "xᵀ dy", the names of the two
+    factors, the product itself, and whether it is a matrix product rather than one entry by
+    entry."""
 
     text: str
     operands: frozenset[str]
@@ -154,8 +157,9 @@ class Product(NamedTuple):
 
 
 def products(step: Step, each_head: bool = False) -> Iterator[Product]:
-    """Yield each matrix product of a gradient and a value, transposed or not, whose last two axes
-    are those of the node. The heads of a group are added up, unless each_head is true."""
+    """Yield each matrix product of a gradient and a value that has the last two axes of the node's
+    shape. Either factor may be transposed. If the product has H heads and the node G, those of the
+    query heads that share a key head are added up, unless each_head is true."""
     gradients = [
         (f"d{step.letter(n)}", x)
         for n, x in step.gradients.items()
@@ -175,8 +179,8 @@ def products(step: Step, each_head: bool = False) -> Iterator[Product]:
 
 
 def elementwise(step: Step) -> Iterator[Product]:
-    """Yield the products, entry by entry, of the consumer's gradient and each value that has its
-    shape."""
+    """Yield the product, entry by entry, of the consumer's gradient with each value that has the
+    same shape as this gradient."""
     for a, x in step.values.items():
         if step.consumer and x.shape == step.dy.shape:
             g, b = f"d{step.letter(step.consumer)}", step.letter(a)

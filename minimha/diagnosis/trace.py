@@ -31,13 +31,14 @@ class Trace:
 
     located   whether intermediates can be seen: through the keyword `tap`, or on the tape
     values    by name, in the order in which they are made
-    targets   inputs and intermediates with the gradient under check, 0 where there is none
+    targets   for each input and intermediate, the gradient that the pullback returned and what is
+              needed to check it; the gradient is 0 if the pullback returned none
     known     the names whose gradient the pullback returns, and the results
     unknown   names of gradients that the pullback returns although nothing of that name is tapped
     unused    intermediates from which nothing is computed: what tap returned was not used
-    silent    whether intermediates are tapped and the pullback returns no gradient of any
-    right     the numeric gradients; that of a result is its cotangent
-    wrong     the names whose two gradients differ
+    silent    whether the function taps intermediates, but its pullback returns no gradient of them
+    right     the right gradients by name, as far as known; that of a result is its cotangent
+    wrong     the names for which the pullback returned a wrong gradient
     letters   the names of the results in formulas: y, if the pullback's parameter is dy
     constants arrays of floats among the inputs that have no gradient
     """
@@ -95,9 +96,9 @@ class Trace:
         self.known -= set(self.unused)
 
     def comparison(self, name: str) -> Comparison | None:
-        """Return the comparison that shows that the gradient of a node is wrong: of its entries if
-        there is time for it, otherwise along directions. Returns None if the gradient has the wrong
-        shape."""
+        """Return the comparison that shows that the gradient of a node is wrong. It compares each
+        entry if there is time for that, and otherwise slopes along random directions. Returns None
+        if the gradient has the wrong shape."""
         target = self.targets[name]
         if target.gradient.shape != target.x.shape:
             return None
@@ -120,8 +121,9 @@ class Trace:
 
     @cached_property
     def attention(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """If a function without taps computes attention: its weights, and the right gradients of
-        weights and scores, in two dictionaries by name. For other functions, both are empty."""
+        """The weights of attention in one dictionary, and the right gradients of weights and scores
+        in another, by name. They are computed here if the function shows no intermediates, but
+        its result is that of attention; for other functions, both dictionaries are empty."""
         named = {name.lower(): name for name in self.inputs}
         roles = [named.get(role) or named.get(role[0]) for role in ("query", "key", "value")]
         if None in roles or set(self.values) != {*self.inputs, *self.results}:

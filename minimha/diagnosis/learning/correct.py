@@ -15,8 +15,9 @@ from .report import Finding, some
 
 
 def copies(probe: Probe) -> Iterator[Finding]:
-    """Yield a finding if two parameters are copies of each other. A tied weight must be one Tensor
-    in two places."""
+    """Yield a finding if two matrices among the parameters have the same entries, or one is the
+    transpose of the other. Two layers that share a tied weight must use one Tensor: copies get
+    separate gradients and become different."""
     weights = {n: x for n, x in probe.weights().items() if x.ndim == 2 and np.unique(x).size > 2}
     for (a, x), (b, y) in combinations(weights.items(), 2):
         same = np.array_equal(x, y)
@@ -33,10 +34,11 @@ def copies(probe: Probe) -> Iterator[Finding]:
 
 
 def right(probe: Probe) -> Iterator[Finding]:
-    """Yield a finding if the gradient does not agree with differences of the loss along a random
-    direction.
+    """Yield a finding if a gradient is wrong.
 
-    All parameters are moved at once, and one by one only if the gradient is wrong for all together.
+    The check moves all parameters a little in a random direction, and compares the change of the
+    loss with the change that the gradient predicts. If they differ, it moves each parameter alone
+    to find those with a wrong gradient.
     """
     arrays, precise = _in_float64(probe)
     with probe.holding(arrays):
@@ -80,9 +82,10 @@ def right(probe: Probe) -> Iterator[Finding]:
 
 
 def _slope(probe: Probe, arrays: Arrays) -> Callable[[list[str]], Comparison]:
-    """Return a function that moves the named parameters in a random direction, and compares the
-    slope of the loss that the gradient predicts with the measured slope. All parameters contribute
-    about equally to a slope."""
+    """Return a function of a list of names. It moves these parameters in a random direction, and
+    compares the measured slope of the loss with the slope that the gradient predicts. A parameter
+    with a smaller gradient is moved further, so that no parameter dominates the slope. `arrays` has
+    the values of all parameters."""
     found = probe.gradients(*probe.few)
     gradients = {
         name: np.zeros(x.shape) if (g := found[name]) is None else g.astype(np.float64)
@@ -115,8 +118,8 @@ def _slope(probe: Probe, arrays: Arrays) -> Callable[[list[str]], Comparison]:
 
 
 def _in_float64(probe: Probe) -> tuple[Arrays, bool]:
-    """Return the parameters in float64 and True if the model can be evaluated in float64; otherwise
-    the parameters as they are, and whether they are float64."""
+    """Return the parameters' values, and whether they are float64. They are converted to float64 if
+    the model can be evaluated in float64, and are otherwise those of `Probe.weights`."""
     wide = {name: x.astype(np.float64) for name, x in probe.weights().items()}
     try:
         with probe.holding(wide), no_grad():

@@ -59,8 +59,9 @@ def training(probe: Probe, batch: Sequence[np.ndarray], rate: float) -> Iterator
 
 
 def _goal(inputs: np.ndarray, targets: np.ndarray, counted: np.ndarray, classes: int) -> float:
-    """Return the loss that the model must reach: a quarter of the loss of a uniform guess, plus the
-    loss that is unavoidable where equal inputs have different targets."""
+    """Return the loss that the model must reach: a quarter of log(classes), the loss of a uniform
+    guess, plus the loss that no model can avoid because equal inputs have different targets.
+    `counted` is False for targets that do not count in the loss, such as padding."""
     pairs = []
     for place in map(tuple, np.argwhere(counted)):
         sequence = inputs[place[0]]

@@ -34,8 +34,8 @@ class Intermediate(NamedTuple):
     node: Node | None
 
     def is_attention(self, t: int) -> bool:
-        """Whether the value is a matrix of attention weights, for a sequence of length t: (…, T,
-        T), not negative, with rows that sum to 1.
+        """Whether the value consists of attention weights for a sequence of length t: the shape is
+        (…, t, t), no weight is negative, and the rows sum to 1.
 
         The weights may come from a student's own softmax. Those of cross-attention, (…, T, S), are
         found only if minimha computed them.
@@ -44,7 +44,7 @@ class Intermediate(NamedTuple):
         return (known or self.is_square(t)) and self.value.shape[-1] > 1 and self.sums_to_one()
 
     def is_square(self, t: int) -> bool:
-        """Whether the value has the shape (…, T, T), where T is t."""
+        """Whether the value is an array of floats of shape (…, t, t) with three axes or more."""
         y = self.value
         return y.ndim > 2 and y.shape[-2:] == (t, t) and backend.is_floating(y)
 
@@ -65,10 +65,10 @@ class Probe:
     inputs        (B, T) integers, or (B, T, …) numbers
     targets       (B, T), or (B,) for a classifier; integers
     real          which positions of the inputs are not padding, (B, T)
-    predicts_next whether the targets are the next inputs
+    predicts_next whether each target is the next input: targets[t] = inputs[t + 1]
     figures       what each check measured, for the report
-    lr            the learning rate of the training
-    rng           the generator of all checks
+    lr            the learning rate with which the user trains the model
+    rng           the random generator that all checks draw from
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class Probe:
         return (inputs != self.padding) & (targets != self.padding)
 
     def gradients(self, *batch: np.ndarray) -> dict[str, np.ndarray | None]:
-        """Return the gradient of the loss for each parameter by name, None if it has no
-        gradient."""
+        """Return the gradient of the loss for each parameter by name, or None for one that gets no
+        gradient. `batch` may be inputs and targets to use in place of the probe's own."""
         for p in self.parameters.values():
             p.grad = None
         loss = self.loss(*batch)
@@ -155,7 +155,7 @@ class Probe:
 
     @property
     def leaves(self) -> dict[Node | None, str]:
-        """The names of the parameters, by the parameters' nodes on the tape."""
+        """A dictionary from each parameter's node on the tape to the parameter's name."""
         return {_node(p): name for name, p in self.parameters.items()}
 
     @property
@@ -179,15 +179,17 @@ class Probe:
             yield
 
     def copies(self) -> Any:
-        """A context manager: inside the block, the parameters contain copies of their arrays. Half
-        precision becomes float32, since its rounding hides small influences."""
+        """A context manager: inside the block, the parameters contain copies of their arrays, so
+        that a check can train the model and leave its weights as they are. 16-bit floats become
+        float32, since rounding to 16 bits hides small changes."""
         weights = self.weights().items()
         return self.holding({n: x.astype(np.result_type(x, np.float32)) for n, x in weights})
 
     def moved(self, scale: float = 0.02) -> Arrays:
-        """Return the parameters with random numbers added to each entry. What follows from the
-        structure of the model is still true of them; what follows from special values, such as
-        zeros, is not."""
+        """Return the parameters by name, with random numbers added to all entries. A path through
+        the model that only zeros in the initial weights block is then open; what a mask hides
+        stays hidden. The numbers have the standard deviation `scale` + 0.1 · (root mean square
+        of the parameter)."""
         moved = {}
         for name, x in self.weights().items():
             size = scale + 0.1 * float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
@@ -231,9 +233,9 @@ class Probe:
         return [step for step in self.trace(inputs) if step.is_attention(inputs.shape[1])]
 
     def place(self, node: Node | None) -> str:
-        """Return the path of the module that computed a node, such as "blocks.0.mlp": going back
-        through the graph from the node, the first module whose parameters are met. Returns "the
-        model" if no parameter is met."""
+        """Return the path of the module that computed a node, such as "blocks.0.mlp". It is the
+        module that has the nearest parameter in the graph, searched backward from the node. Returns
+        "the model" if no parameter is found."""
         names = self.leaves
         layer, found = [node], set[Any]()
         while layer := [n for n in layer if n is not None and n not in found]:

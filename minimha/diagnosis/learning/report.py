@@ -15,7 +15,7 @@ class Finding(NamedTuple):
     """Something wrong with a model, its data or its training.
 
     name     a short name, the same for every model: "leak from the future"
-    where    the part of the model, as the path of a parameter or a module, or the axis concerned
+    where    the path of the parameter or module, "blocks.0.mlp", or a phrase: "axis 0, the batch"
     figure   what was measured, or computed from the weights
     text     what it means, and the likely cause
     chapter  the chapter to read: "06 masks"
@@ -38,7 +38,8 @@ class Finding(NamedTuple):
 
 
 def some(names: Sequence[str]) -> str:
-    """List at most four names in words; if there are more, three and the number of the others."""
+    """List up to four names in words, "a, b, c and d"; of more names, list three and count the
+    others: "a, b, c and 9 more"."""
     few = [*names[:3], f"{len(names) - 3} more"]
     return listed(names if len(names) <= 4 else few)
 

@@ -74,8 +74,9 @@ def future_and_past(probe: Probe) -> Iterator[Finding]:
 
 
 def _influence(probe: Probe, weights: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return P positions (P,), and how much the logits (P, T) change if the token at each of them
-    is replaced."""
+    """Replace the token at one position after another of a sequence. Return these P positions (P,),
+    and how much each replacement changes the logits at all positions, (P, T), in units in the last
+    place. `weights` are the model's parameters during this."""
     row = int(np.argmax(probe.real.sum(axis=1)))
     real = probe.real[row].nonzero()[0]
     places = real[np.unique(np.linspace(0, len(real) - 1, _MOST).astype(int))]
@@ -93,7 +94,8 @@ _ROUNDING, _CLEAR = 50, 1e4  # units in the last place of the largest logit
 
 def _leak(probe: Probe, places: np.ndarray, earlier: np.ndarray, sees_past: bool) -> Finding:
     """Return the finding that the tokens at these positions change the logits of earlier positions:
-    `earlier` (P, T) is True for each such change."""
+    `earlier` (P, T) is True for each such change. `sees_past` says whether tokens also change the
+    logits of later positions, as they should."""
     k = len(places) // 2
     found = earlier[k].nonzero()[0]
     span = f"s {found[0]} to {found[-1]}" if len(found) > 1 else f" {found[0]}"
@@ -124,7 +126,9 @@ def positions(probe: Probe) -> Iterator[Finding]:
     """Yield a finding if the model does not know the order of its inputs.
 
     In a sequence of equal tokens, all positions look the same to a model without positional
-    information. With it, the queries or keys differ from position to position, or the outputs do.
+    information: each query gives all visible keys the same weight, and the logits are the same at
+    all positions. A finding needs both. A classifier has no logits at positions: instead, its logits
+    must stay the same if the tokens between the first and the last are reversed.
     """
     if probe.inputs.dtype.kind == "f" or probe.inputs.shape[1] < 3:
         return
@@ -180,7 +184,8 @@ def padding(probe: Probe) -> Iterator[Finding]:
 
 
 def _layers(probe: Probe) -> str:
-    """Return where attention is computed, as text for a message."""
+    """Return the paths of the modules that compute attention, as text for a message; "the model" if
+    no attention is found."""
     steps = probe.attention(probe.inputs[:1])
     places = dict.fromkeys(probe.place(step.node) for step in steps)
     return some([*places]) or "the model"
@@ -193,8 +198,8 @@ def _is_uniform(weights: np.ndarray) -> bool:
 
 
 def _differ(a: np.ndarray, b: np.ndarray, loose: float = 1.0) -> np.ndarray:
-    """Return a boolean array: True for each row in which a and b differ by more than rounding, or
-    by more than `loose` times as much."""
+    """Return a boolean array: True for each row in which a and b differ by more than rounding can
+    explain. `loose` multiplies the difference that is put down to rounding."""
     return _difference(a, b) > loose * _ROUNDING
 
 
