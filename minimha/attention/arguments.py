@@ -121,7 +121,7 @@ def arguments(
     # The mask and the draw of dropout depend on the shape of the scores, known since the check.
     if keep is None and dropout != 0:
         on_gpu = library_of(query) == "cupy"
-        keep = draw(dropout, rng, x.shape, like=query, name="dropout", counted=on_gpu)
+        keep = draw(dropout, rng, x.shape, like=query, name="dropout", as_seed=on_gpu)
     if mask is not None:
         mask = typed(mask, x.shape)
     return Arguments(*inputs, mask, keep, dropout, *returned)

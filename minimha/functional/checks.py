@@ -14,7 +14,11 @@ from minimha_autograd import backend
 
 
 def integer(n: Any, name: str, least: int | None = None) -> int:
-    """n as a Python integer. Raises TypeError if it is not one, ValueError if it is below least."""
+    """n as a Python integer.
+
+    Raises TypeError if n is not an integer, ValueError if it is less than `least`. The messages
+    call it `name`.
+    """
     try:
         n = backend.index(n)
     except TypeError:

@@ -20,11 +20,11 @@ def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = 
     p     from 0 to 1; if p is 0 and keep is not given, x itself is returned and nothing is drawn
     rng   the generator to draw from. It draws an array of the shape of x on the host, so that a
           seed gives the same result for every library
-    keep  which entries to keep, an earlier draw: boolean, broadcasts to x; rng is then not used.
-          For an array x make one with `backend.bernoulli(rng, x.shape, 1 - p, like=x)`
+    keep  which entries to keep, drawn before the call: boolean, broadcasts to x; rng is then not
+          used. For an array x draw it with `backend.bernoulli(rng, x.shape, 1 - p, like=x)`
 
-    Raises ValueError for p outside [0, 1] and for p > 0 without rng and keep; TypeError if a keep
-    has to be drawn and rng is not a generator, since a seed would drop the same entries in every
+    Raises ValueError for p outside [0, 1] and for p > 0 without rng and keep; TypeError if rng is
+    needed and is not a generator. A seed is refused, since it would drop the same entries in every
     call.
     """
     like = array_of(x)
@@ -52,7 +52,7 @@ class Draw(NamedTuple):
 
     @property
     def threshold(self) -> int:
-        """An entry is kept if the first 24 bits of its hash are below this number."""
+        """The number below which the first 24 bits of an entry's hash must be for it to be kept."""
         return round((1 - self.p) * 2**24)
 
     def array(self, shape: tuple[int, ...], *, like: Array) -> Array:
@@ -88,13 +88,13 @@ def draw(
     *,
     like: Array,
     name: str,
-    counted: bool = False,
+    as_seed: bool = False,
 ) -> Array | Draw | None:
     """Draw which entries dropout keeps: a boolean array of this shape, in the library of like. If p
     is 0, nothing is drawn and the result is None.
 
     name     what error messages call p
-    counted  whether to draw only a seed, as a `Draw`
+    as_seed  whether to return a `Draw`, which stores only a seed, in place of the array
 
     Raises ValueError and TypeError as `drop` does.
     """
@@ -111,7 +111,7 @@ def draw(
             f"{name} = {p}: rng must be a generator, not {rng!r}: create one with "
             "numpy.random.default_rng(seed); a seed would drop the same entries in every call"
         )
-    if counted:
+    if as_seed:
         return Draw(int(rng.integers(2**32)), p)
     return backend.bernoulli(rng, shape, 1 - p, like=like)
 

@@ -34,17 +34,18 @@ them takes longer than many operations on small arrays."""
 
 @extension_point
 def register_kernels() -> None:
-    """Import the kernels, which register themselves when they are imported. This default does
-    nothing, so without `minimha.kernels`, which replaces it, there are no kernels."""
+    """Import the kernels, which register themselves when they are imported. `minimha` replaces this
+    function, which does nothing, by `register_all` of `minimha.kernels`."""
 
 
 class Candidate(NamedTuple):
     """A function that can compute an operation, and what it supports.
 
-    obstacle  a function of the arguments and of whether "auto" chooses: the reason why the function
-              cannot compute them or should not be chosen, or None
-    native    a function of an array: whether the function accepts 16-bit floats and a `Draw` of
-              dropout directly, for arrays like this one
+    function  computes the operation
+    obstacle  obstacle(arguments, auto) returns the reason why the function cannot compute these
+              arguments or, if auto is true, why "auto" should not choose it; None if it can
+    native    native(x) says whether the function accepts 16-bit floats and a `Draw` of dropout
+              directly, for arrays like x
     """
 
     function: Callable[..., Any]
@@ -63,6 +64,8 @@ def register(
     A "kernel" takes the same arguments as the operation's function, as arrays of this library. It
     returns the same, in most cases (value, pullback), or None for arguments that it does not
     support.
+
+    properties  the fields obstacle and native of the `Candidate` that is registered
     """
 
     def add(function: Any) -> Any:
@@ -86,14 +89,14 @@ def library_of(x: Any) -> str:
 
 
 def implementations(operation: str) -> dict[str, Candidate]:
-    """All candidates for an operation by name, including kernels."""
+    """All implementations of an operation, as `Candidate`s by name, including kernels."""
     _load()
     return _registered.get(operation, {})
 
 
 def named(operation: str, name: str) -> Candidate | None:
-    """The candidate of this name for an operation, or None if there is none. If the name is not
-    known, the kernels are loaded first."""
+    """The implementation of an operation with this name, or None if there is none. If the name is
+    not known, the kernels are loaded first."""
     return _registered.get(operation, {}).get(name) or implementations(operation).get(name)
 
 
@@ -123,8 +126,8 @@ def device_kernel(operation: str, x: Any) -> Callable[..., Any] | None:
     """The kernel of an operation for an array on a GPU, or None if there is none.
 
     The array may have any size, since each function of the array library would launch at least one
-    kernel itself. Within `minimha.batch_invariant`, whose promise is only for the CPU, the result
-    is None.
+    kernel itself. Within `minimha.batch_invariant`, which promises the same bits on the CPU only,
+    the result is None.
     """
     if library_of(x) != "cupy" or batch_invariance.get():
         return None
@@ -138,20 +141,21 @@ def accelerated(
     exact: bool = False,
     dtype: str = "float32",
 ) -> Any:
-    """Use the kernel registered under the function's name, for arrays of NumPy or of CuPy.
+    """Decorate a function to use the kernel registered under its name, for arrays of NumPy or CuPy.
 
     The function itself, the reference, runs if there is no kernel, if the kernel returns None, and
     for small NumPy arrays unless an implementation with kernels was requested. It raises all
     errors.
 
     Within `minimha.batch_invariant`, only the kernel may compute the result, unless the function is
-    exact.
+    exact: a sequence must get the same bits alone and in a batch.
 
     size   number of entries of the value, computed from the arguments; by default the size of the
            first argument
-    exact  whether it rounds each entry at most once, so that there is no sum whose order matters
-    dtype  the dtype of the first argument for which the kernel keeps the promise of
-           `batch_invariant`
+    exact  whether the function rounds each entry at most once: then the result has the same bits
+           in any order of computation
+    dtype  the dtype that the first argument must have for the kernel to give the same bits in a
+           batch
     """
     if function is None:
         return functools.partial(accelerated, size=size, exact=exact, dtype=dtype)
@@ -185,10 +189,11 @@ def accelerated(
 
 
 def refuse(why: str, what: str = "the result") -> NoReturn:
-    """Raise the TypeError of an operation that cannot keep the promise of `batch_invariant`.
+    """Raise TypeError, because an operation cannot keep the promise of `batch_invariant`: the same
+    bits for a sequence alone and in a batch.
 
     why   the reason
-    what  the result that would break the promise
+    what  the result that would have other bits, for the message
     """
     raise TypeError(
         f"{what} would not have the same bits alone and in a batch: {why}. Call it before or after "

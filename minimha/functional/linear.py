@@ -29,7 +29,7 @@ def linear(
     """y = x w + b.   dx = dy wᵀ,  dw = xᵀ dy,  db = Σ dy, with sums over the rows.
 
     x (…, M), w (M, N), b (N,) or None, y (…, N). A w of 16 bits, or `Quantised`, may be multiplied
-    by a wider x.
+    by an x with more bits.
     Raises ValueError for shapes that do not match.
     """
     groups = WantedOfMaps(wanted.x, (wanted.w,), (wanted.b,))
@@ -46,8 +46,8 @@ class WantedOfMaps(NamedTuple):
 
 
 def has_few_rows(x: Array, w: Any) -> bool:
-    """Whether x has so few rows that a kernel reads the weights where they are, without copying
-    them first."""
+    """Whether x has so few rows that it does not pay to copy w into the order in which the product
+    of many rows reads it. A kernel then reads w where it is in memory."""
     n = math.prod(x.shape[:-1])
     if w.dtype == x.dtype:
         return n <= 6
@@ -61,9 +61,9 @@ def _entries(
     ws: tuple[Array, ...],
     bs: tuple[Array | None, ...],
 ) -> int:
-    """The size that decides whether a kernel is used: the number of entries of all y, or of all w
-    if x has few rows, since then most time goes to reading them. 0 if a kernel would not be faster.
-    """
+    """The size that decides whether a kernel is used: the number of entries of all y or, if x has
+    few rows, of all w, since reading w then takes most of the time. It is 0 if a kernel would not
+    be faster."""
     n = math.prod(x.shape[:-1])
     columns = sum(math.prod(w.shape[-1:]) for w in ws)  # N₁ + N₂ + …
     if has_few_rows(x, ws[0]):
@@ -88,7 +88,8 @@ def linear_maps(
 ) -> tuple[list[Array], Pullback]:
     """y₁ = x w₁ + b₁, y₂ = x w₂ + b₂, ….   dx = dy₁ w₁ᵀ + dy₂ w₂ᵀ + …,  the others as in `linear`.
 
-    The pullback returns the gradients in the order x, ws, bs. A missing dy counts as zero.
+    The pullback returns the gradients in the order x, ws, bs, and None for those that are not
+    wanted. A dy that is None counts as zero.
     """
     xp = namespace(x)
     shape = tuple(x.shape)
@@ -143,8 +144,8 @@ def linear_maps(
 
 
 def _added_to(y: Array, x: Array) -> Array:
-    """y + x. If the dtypes are equal, y itself is changed, so the caller must hold its only
-    reference."""
+    """y + x. If the dtypes are equal, x is added to y in place, to save memory, so nothing else may
+    need the old y."""
     if y.dtype != x.dtype:  # in a complex step, where one of them may be real
         return y + x
     y += x
@@ -163,8 +164,9 @@ def _sum_of_rows(dy: Array) -> Array:
 def _product(x: Array, w: Any) -> Array:
     """x w, (n, M) times (M, N), where w may have fewer bits than x.
 
-    Such a w becomes as wide as x block by block. To widen all of a table of words, which is the
-    last map of many models, would take two or four times its own memory.
+    Such a w is converted to the dtype of x block by block. To convert all of it at once would take
+    two or four times its own memory: in many models, the w of the last map is the large table of
+    token embeddings.
     """
     if w.dtype == x.dtype:
         return x @ w
@@ -182,7 +184,9 @@ def _product(x: Array, w: Any) -> Array:
 
 
 def _times_quantised(x: Array, w: Quantised) -> Array:
-    """x (values · scale): the scale can be multiplied by the small matrices x or y instead of w."""
+    """x (values · scale) for w = values · scale. It multiplies the scale by y or x, which are
+    smaller than w: y = (x values) · scale with one scale for each column of w, or
+    y = (x · scaleᵀ) values with one for each row."""
     xp = namespace(x)
     scale = xp.astype(w.scale, x.dtype)
     if scale.shape[0] == 1:  # (1, N), one for each column of y

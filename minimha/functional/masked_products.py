@@ -21,7 +21,8 @@ def is_finite(x: Array) -> bool:
 
 
 def known_finite(x: Array) -> bool:
-    """Whether x is on the host and no entry is NaN or infinite."""
+    """Whether x is on the host and no entry is NaN or infinite. For an array on a device the result
+    is False: the host would have to wait before it could look at the entries."""
     return backend.on_host(x) and is_finite(x)
 
 
@@ -35,8 +36,9 @@ def hide(x: Array, visible: Array | None) -> Array:
 
 
 def ones_where_hidden(x: Any, visible: Array | None) -> Any:
-    """A scale or softcap x with 1 in place of hidden entries. x itself is returned if nothing is
-    hidden, and if x is known to be finite. x may be a number, an array or a Tensor."""
+    """x with 1 in place of hidden entries, since these might be NaN. x is a scale or a softcap: a
+    number, or an array or Tensor that may have an entry for each pair. x itself is returned if it
+    is a number, if it is known to be finite, or if nothing is hidden."""
     array = array_of(x)
     if visible is None or not backend.is_array(array) or known_finite(array):
         return x
@@ -44,8 +46,8 @@ def ones_where_hidden(x: Any, visible: Array | None) -> Any:
 
 
 def products(a: Array, b: Array, visible: Array | None) -> Array:
-    """a bᵀ, the products of all rows of a and all rows of b. The products of hidden pairs are
-    finite.
+    """a bᵀ, the products of all rows of a and all rows of b. For a hidden pair the result is
+    finite, even if the rows contain NaN or infinity.
 
     a (…, H, T, N), b (…, G, S, N), visible broadcasts to the result (…, H, T, S). Head h of
     a is multiplied by head h // (H // G) of b.
@@ -78,7 +80,7 @@ def sums_over_keys(weights: Array, b: Array, visible: Array | None) -> Array:
 
 
 def sums_over_queries(weights: Array, a: Array, visible: Array | None, like: Array) -> Array:
-    """weightsᵀ · a: for every key, the weighted sum of the rows of a over all queries that read it.
+    """weightsᵀ · a: for every key, the weighted sum of the rows of a over all queries that see it.
 
     weights (…, H, T, S), 0 where hidden; a (…, H, T, N); the result (…, G, S, N), where like has
     the shape (…, G, S, _).

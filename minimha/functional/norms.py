@@ -103,6 +103,6 @@ def rms_norm(
 
 
 def _mean(x: Array) -> Array:
-    """(…, M) -> (…, 1)"""
+    """The mean of each row, (…, M) -> (…, 1)."""
     xp = namespace(x)
     return xp.sum(x, axis=-1, keepdims=True) / x.shape[-1]

@@ -17,8 +17,9 @@ class Llama3(NamedTuple):
 
         θ ← θ · (g + (1 − g) / factor),  g = (n − low) / (high − low), limited to 0 … 1
 
-    n = context · θ / 2π is how often a pair turns in the first context: pairs that turn more than
-    high times do not change, and those that turn less than low times become slower by the factor.
+    context is the length of the texts in the first training. A pair of columns that rotates by θ
+    per position turns n = context · θ / 2π times in such a text. If n > high, θ does not change;
+    if n < low, it is divided by factor; in between, g grows evenly from 0 to 1.
     Source: Grattafiori et al., "The Llama 3 Herd of Models" (2024), and the code of Llama 3.1.
     """
 
@@ -224,8 +225,8 @@ def _positions(x: Array, offset: int, positions: Any) -> Array:
 
 
 def _match(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
-    """Whether positions of this shape broadcast to the shape `rows`, (…, T), which has as many
-    axes. The last axis must have length T."""
+    """Whether positions of this shape broadcast to `rows`, a shape (…, T) with the same number of
+    axes. The last axis of both must have length T."""
     if shape[-1] != rows[-1]:
         return False
     leading = zip(shape[:-1], rows[:-1], strict=True)

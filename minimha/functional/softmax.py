@@ -43,8 +43,8 @@ def masked_softmax(
         e = exp(x − peak),  total = Σ e,  y = e / total
         mean = Σ dy · y,  dx = y · (dy − mean + dlse)
 
-    The pullback also takes dlse, the gradient of `log_sums`, or None. The shapes below are
-    those for x (…, T, S) and axis −1.
+    The pullback also takes dlse, the gradient of the result of `log_sums`, or None. The comments
+    give the shapes for x (…, T, S) and axis −1.
     """
     xp = namespace(x)
     if mask is not None:
@@ -147,8 +147,8 @@ def softmax_with_sink(
     sink: Array,
     mask: Array | None,
 ) -> tuple[Array, Callable[..., tuple[Array, Array]]]:
-    """`sink_softmax` on arrays. The pullback takes dlse, too, and returns dsink (…, 1), before
-    broadcasting is undone."""
+    """`sink_softmax` on arrays. The pullback also takes dlse, as that of `masked_softmax` does. It
+    returns dsink with an entry for each row of x, (…, 1), not summed to the shape of sink."""
     xp = namespace(x, sink)
     row_shape = x.shape[:-1]  # (…, T)
     column = xp.broadcast_to(sink, (*row_shape, 1))  # (…, T, 1)
