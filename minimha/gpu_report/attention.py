@@ -37,9 +37,9 @@ MASKS = {"none": None, "causal": masks.causal()}
 
 
 def implementations(sizes: Sizes) -> Iterator[Row]:
-    """For each implementation, yield a row: which implementation runs when this one is requested,
-    how many seconds the call takes, and the largest error of the output and of each gradient,
-    relative to its largest entry."""
+    """For each implementation, dtype, width and mask, yield a row: which implementation runs when
+    this one is requested, how many seconds the call takes, and the errors of the output and of each
+    gradient: the largest difference from float64, divided by the largest entry."""
     for width, name, dtype in itertools.product(sizes.widths, (*RUNGS, "auto"), DTYPES):
         forget_failures()  # a kernel that fails for one dtype or width may run for another
         for mask, hidden in MASKS.items():
@@ -63,8 +63,8 @@ def implementations(sizes: Sizes) -> Iterator[Row]:
 
 
 def times(sizes: Sizes) -> Iterator[Row]:
-    """Yield the time, speed and memory of each implementation, for the forward pass alone and for
-    forward and backward."""
+    """Yield the time, speed and peak memory of each implementation, for the forward pass alone and
+    for the forward and backward pass."""
     names = "reference", "fused", *TORCH, "tiled"  # last, as it might crash the process
     for name, dtype, width in itertools.product(names, DTYPES, sizes.widths):
         forget_failures()  # a kernel that fails for one dtype or width may run for another
@@ -114,7 +114,8 @@ def running(name: str, q: Any, k: Any, v: Any) -> str:
 
 
 def attend(name: str, inputs: Sequence[Any], mask: str, dout: Any) -> list[Any]:
-    """The output of an implementation and, unless dout is None, the gradients of q, k and v."""
+    """The output of the implementation `name` for inputs (q, k, v), and the gradients of q, k and
+    v, each None if dout is None. `mask` is a key of MASKS."""
     q, k, v = tensors = [Tensor(x, requires_grad=dout is not None) for x in inputs]
     with implementation(name):
         out = scaled_dot_product_attention(q, k, v, MASKS[mask])

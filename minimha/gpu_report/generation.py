@@ -38,8 +38,8 @@ def generation(sizes: Sizes) -> Iterator[Row]:
 
 
 def draw(model: GPT, library: str, count: int) -> int:
-    """Generate tokens until there are `count`, or until `LONGEST` seconds have passed. Returns how
-    many were generated."""
+    """Generate tokens with a model whose parameters are in this array library, until there are
+    `count` or `LONGEST` seconds have passed. Returns how many were generated."""
     first = backend.library(library).asarray(np.zeros((1, 1), "int64"))
     end = time.perf_counter() + LONGEST
     drawn = 0

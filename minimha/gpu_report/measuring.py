@@ -22,7 +22,8 @@ TORCH_DEVICE = "cuda"
 
 
 class Sizes(NamedTuple):
-    """The sizes of attention, of a GPT, and of what the GPT does."""
+    """The sizes of what the report measures: of attention, of a GPT, how many steps the GPT is
+    trained, and how many tokens it generates."""
 
     length: int = 200  # T = S for the errors of attention
     lengths: tuple[int, ...] = (1024, 4096)  # T = S for its times
@@ -84,8 +85,8 @@ def attention_of(run: Callable[[], Any]) -> str:
 
 
 def empty_pool() -> Any:
-    """Free the unused memory of CuPy's memory pool, and return the pool: its size later on is the
-    peak memory."""
+    """Free the unused memory of CuPy's memory pool, and return the pool. Its size after a call is
+    the peak memory of the call."""
     import cupy
 
     pool = cupy.get_default_memory_pool()
@@ -134,7 +135,8 @@ _LONGEST = 240
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A Markdown table with one line for each row. A cell is empty if its row has no such value."""
+    """A Markdown table with one line for each row. A cell is empty if its row has no value
+    for the column."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     lines = [columns, ["---"] * len(columns)]
     lines += [[_cell(row.get(name, "")) for name in columns] for row in rows]
@@ -142,11 +144,11 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def side_by_side(rows: Sequence[Row], by: str, show: str) -> list[Row]:
-    """A table that has the values of column `show` side by side: the result has one column for each
-    value of column `by`.
+    """A wider table: each value of the column `by`, such as "torch" in "implementation", becomes a
+    column of its own, which has the values of the column `show`, such as "ms".
 
-    Rows that agree in the columns before `by` are joined to one. A failure is shown as the word
-    "failed" alone.
+    Rows that have the same values in all columns before `by` become one row. Of a failure, only the
+    word "failed" is shown.
     """
     merged: dict[tuple[Any, ...], Row] = {}
     for row in rows:

@@ -44,7 +44,8 @@ PACKAGES = (
 
 
 def machine(_: Sizes) -> Iterator[Row]:
-    """The GPU, its driver and the versions of all packages that matter."""
+    """The GPU, its driver, the versions of Python and of the packages used, and the paths at which
+    CUDA's compiler is looked for."""
     import cupy
 
     card = cupy.cuda.runtime.getDeviceProperties(0)

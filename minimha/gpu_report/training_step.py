@@ -28,8 +28,8 @@ ADAM: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1}
 
 
 def training_step(sizes: Sizes) -> Iterator[Row]:
-    """Yield, for each library, the time of a training step on the GPU and on the host, its memory,
-    and the first and the last loss."""
+    """Yield, for each library, the time of a training step on the GPU and on the host, the peak
+    memory, and the loss of the first and of the last step."""
     for name, prepare in LIBRARIES.items():
         row: Row = {"library": name}
         with measuring.failure_noted(row):
