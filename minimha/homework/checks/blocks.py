@@ -35,15 +35,15 @@ def same_in_blocks(
     expected: Mapping[str, np.ndarray], axes: Mapping[str, str], tile: Mapping[str, int],
     largest: int | None = None,
 ) -> None:  # fmt: skip
-    """Raise AssertionError unless the blocks of the kernel that yours(*inputs, *numbers) launches
-    compute the expected results, and each block only from what it loads.
+    """Raise AssertionError unless yours(*inputs, *numbers) launches one kernel whose blocks compute
+    the expected results, each block only from the tiles that it loads.
 
     expected  the results by name
     axes      of inputs and results: {"x": "T D", "y": "D M", "x y": "T M"}. An entry of a result
               depends on the entries of the inputs at the same index of the axes that both have
     tile      the largest lengths of a tile: {"T": 4, "D": 8, "M": 2}. Along an axis that the inputs
               have, too, a block stores no more than this
-    largest   the most entries of a tile that the kernel joins from others, as by np.concatenate
+    largest   the largest number of entries of a tile that the kernel makes by joining other tiles
 
     Each block must load everything on which the entries that it stores depend, in any order and any
     number of times, and nothing else.
@@ -100,13 +100,14 @@ def _by_name(found: Any, expected: Iterable[str]) -> dict[str, Any]:
 class _Launched:
     """Runs the blocks of a launch, and records what they load and store.
 
-    hidden  the arrays with serial numbers in place of their entries
+    hidden  the inputs with serial numbers in place of their entries
     count   how many launches there were
     loaded  the entries that each block loaded
-    tiles   the block and the entries of each tile that was loaded, once
-    stored  the block and the values of each tile that was stored, once
+    tiles   for each tile that was loaded, the block and the tile's entries, without repetitions
+    stored  for each tile that was stored, the block and the tile's values, without repetitions
 
-    After the launch, all three are in the order of the blocks, which run in any order.
+    The blocks run in any order; after the launch, `loaded`, `tiles` and `stored` are sorted by
+    block.
     """
 
     def __init__(self, inputs: Mapping[str, np.ndarray], largest: int | None) -> None:
@@ -161,8 +162,8 @@ class _Launched:
         return [[k, memories[k].entries] for k in sorted(changed)]
 
     def _with_entries(self, serial: np.ndarray) -> np.ndarray:
-        """Return a copy of an array of serial numbers, in any order, with each serial number
-        replaced by the entry that it stands for."""
+        """Return a copy of an array in which each serial number is replaced by the entry that it
+        stands for. The serial numbers may be in any order."""
         array = serial.copy()
         known = np.isin(array, _FIRST + np.arange(self._entries.size, dtype="int64"))
         array[known] = self._entries[array[known].astype("int64") - _FIRST]
@@ -184,11 +185,12 @@ def _found(places: Mapping[float, Place], values: Iterable[float]) -> frozenset[
     return frozenset(places[value] for value in values if value in places)
 
 
-def _along(seen: Iterable[Place], axes: Mapping[str, str], letter: str) -> set[int]:
-    """Return the indices of these entries along the axis with this letter."""
+def _along(entries: Iterable[Place], axes: Mapping[str, str], letter: str) -> set[int]:
+    """Return the indices of these entries along the axis with this letter, such as "T". `axes` has
+    the letters of each array's axes."""
     return {
         i
-        for name, at in seen
+        for name, at in entries
         for other, i in zip(axes[name].split(), at, strict=True)
         if other == letter
     }

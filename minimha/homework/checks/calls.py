@@ -29,9 +29,10 @@ class Call:
     """One call of a function: its arguments, and its result or a `Raised`.
 
     given   copies of the arguments and the settings, which the function got and may have changed
-    pulled  the calls of each function in the result, usually the pullback, by its index there
-    tapped  the name and the array that the function passed to its keyword `tap`, and what `tap`
-            returned, or None if it returned the array itself
+    pulled  if the result is a tuple with functions, as in (value, pullback): the calls of each of
+            these functions, by its index in the tuple
+    tapped  for each call of the keyword `tap`: the name and the array that the function passed, and
+            what `tap` returned, or None if it returned the array itself
     """
 
     arguments: Any
@@ -49,8 +50,8 @@ def calls_recorded(
     list; calls of its pullbacks are recorded, too. The function gets copies of arrays, lists and
     dictionaries, so that the caller's own are never changed.
 
-    inside  a list of the calls in progress, which several functions share: a call that one of them
-            makes during another call is not recorded
+    inside  a list of the calls in progress, shared by several recorded functions: if one of them
+            calls another, only the outer call is recorded
     """
 
     @functools.wraps(function)
@@ -89,8 +90,8 @@ def calls_recorded(
 
 
 def unrecorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function whose calls `calls_recorded` records, to call it without a record when
-    its arguments would mean nothing to a solution."""
+    """Return the function that `calls_recorded` was given, whose calls are not recorded. A check
+    uses it for arguments that a solution should not be called with, such as serial numbers."""
     found: Callable[..., Any] = getattr(function, "unrecorded", function)
     return found
 
@@ -106,8 +107,8 @@ def _heard(tap: Callable[..., Any], heard: Call) -> Callable[..., Any]:
 
 
 def raised(error: Exception, file: str | None) -> Raised:
-    """Return the record of an error. The file of a function in another process is unknown, but the
-    text of its error quotes the line."""
+    """Return the record of an error that a function in this file raised. The file is None if the
+    function ran in another process; the text of the error then contains the line that raised it."""
     text = text_of(error)
     is_own = ": raise " in f"{line_of(error, file)}{text.partition(chr(10))[2]}"
     return Raised(type(error).__name__, text, is_own)
@@ -138,8 +139,8 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def _unchanged(x: Any, y: Any) -> bool:
-    """Whether an array still has the bits of its copy; for other values, whether both are one
-    object."""
+    """Whether two arrays are equal bit by bit, such as an array and an earlier copy of it; for
+    other values, whether x and y are the same object."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         return x.shape == y.shape and x.tobytes() == y.tobytes()
     return x is y

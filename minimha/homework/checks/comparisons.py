@@ -21,7 +21,8 @@ from .shown import name_of, shown
 
 
 class DifferenceError(AssertionError):
-    """An array is not what was expected. `facts` is the message without guesses and advice."""
+    """An array is not what was expected. The message may end with guesses at the cause and with
+    advice; `facts` is the message without them."""
 
     def __init__(
         self, facts: list[str], yours: Any, expected: np.ndarray, labels: Sequence[str] | None,
@@ -43,7 +44,8 @@ def same(
     name       the name of the array in the task
     axes       its axes, letters or words: "B H T D" or "batch query key"
     tolerance  the largest error allowed, relative to the largest expected entry
-    guess      what it looks like, if the check knows more than this function
+    guess      what the array looks like, "this is dx", if the check has found out; otherwise this
+               function looks for a relation to the expected array
     advice     a last line: the likely mistake, or what to try
     """
     if isinstance(expected, Sketch):
@@ -168,7 +170,8 @@ def same_operation(
     messages say more; then both again for large inputs, by `same_pullback`.
 
     yours, right  functions of arrays that return (value, pullback)
-    large         inputs for `same_pullback`; in one call of each check, 30,000 entries or more
+    large         inputs for `same_pullback`. If a check calls this function several times, one call
+                  needs 30,000 entries or more, for which a numeric derivative is too slow
     name          the name of the value in the task
     axes          the axes of the inputs, as for `gradcheck`
     """
@@ -184,9 +187,10 @@ def same_pullback(
     """Compare the value of an operation with the right value, and its gradients for a random
     cotangent with the right gradients.
 
-    A gradient check compares a pullback only with its own forward pass, and a pullback that is a
-    numeric derivative passes it. Choose inputs for which a numeric derivative, entry by entry,
-    takes a minute, and Python loops over rows, or over queries and keys, about a second.
+    A gradient check compares a pullback only with its own forward pass, so a pullback that computes
+    a numeric derivative passes it. Here it should be too slow: choose inputs for which a numeric
+    derivative, entry by entry, takes a minute, but Python loops over rows, or over queries and
+    keys, take only about a second.
     """
     parameters = list(inspect.signature(right).parameters)
     when = f" for {parameters[0]} of shape {inputs[0].shape}"
@@ -249,7 +253,8 @@ def same_gradients(yours: Any, expected: dict[str, Any], values: dict[str, Any])
     """Compare the gradients of the intermediates, which a pullback returns last in a dictionary,
     with the expected ones.
 
-    values  the intermediates themselves, by name, to notice that they were returned instead
+    values  the intermediates themselves, by name: if the pullback returned one of them in place of
+            its gradient, the message says so
     """
     names = ", ".join(expected)
     if not isinstance(yours, dict) or not set(expected) <= set(yours):
@@ -289,7 +294,9 @@ def _value(returned: Any) -> Any:
 
 
 def instead(yours: str, found: Any, wanted: str, advice: str = "") -> str:
-    """Return a message about a result of the wrong kind: "{yours} a list; it should {wanted}"."""
+    """Return a message about a result of the wrong kind. If `yours` is "y is", `found` is None and
+    `wanted` is "be an array", the message is "y is None; it should be an array: is a return
+    missing?"."""
     advice = "is a return missing?" if found is None else advice
     text = f"{yours} {_described(found)}; it should {wanted}"
     return textwrap.fill(f"{text}: {advice}" if advice else text, 80)

@@ -160,8 +160,8 @@ def error_with_line(error: BaseException, file: str | None) -> str:
 
 
 def _in_numpy(message: str) -> str | None:
-    """Return advice on what to write instead, if the message shows a habit from PyTorch or shapes
-    that do not fit; otherwise None."""
+    """Return advice on what to write in NumPy if the error message shows a habit from PyTorch, or
+    that shapes do not fit; otherwise None."""
     for pattern, words in _HABITS.items():
         if found := re.search(pattern, message[:MOST], re.DOTALL):
             return words(found[1]) if callable(words) else words.format(*found.groups())

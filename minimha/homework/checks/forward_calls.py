@@ -14,11 +14,11 @@ for each entry of the inputs, and the checks have inputs with many more entries.
 
 
 def limited(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that does the same as `function`, but whose pullbacks raise AssertionError
-    once they have called the function MOST times.
+    """Return a function that does the same as `function`, but whose pullbacks may call it no more
+    than MOST times: the next call raises AssertionError.
 
-    While a pullback runs, the function's name in its file refers to a version that counts its
-    calls.
+    While a pullback runs, the global variable with the function's name contains a version of the
+    function that counts its calls.
     """
     name, names = getattr(function, "__name__", ""), getattr(function, "__globals__", {})
 

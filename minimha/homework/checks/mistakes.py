@@ -50,8 +50,8 @@ def patches(text: str) -> list[Patch]:
         Q Kᵀ is divided by D; divide by √D
 
     The lines with + replace the lines with − above them; a patch without lines with − replaces the
-    same lines as the patch before it. The text below a patch describes its mistake. It also serves
-    for the patches directly above that have no text of their own.
+    same lines as the patch before it. The text below a patch describes its mistake. If
+    several patches follow each other without a text, the next text describes the mistake of each.
     """
     found, unnamed, old = list[Patch](), list[tuple[str, str]](), ""
     for removed, added, said in PATCH.findall(text):
@@ -71,8 +71,8 @@ def _lines(marked: str) -> str:
 
 
 def with_dot(solution: str) -> Iterator[str]:
-    """Yield copies of the solution in which np.dot replaces @: first in one of its products at a
-    time, then in all.
+    """Yield copies of the solution in which np.dot replaces @: for each product a @ b, a copy in
+    which only this one is replaced, and then a copy in which all of them are.
 
     `np.inner(a, b)` equals `np.dot(a, b.mT)`, so this covers np.inner, too.
     """
@@ -83,8 +83,8 @@ def with_dot(solution: str) -> Iterator[str]:
 
 
 class _Dot(ast.NodeTransformer):
-    """Replaces a @ b by np.dot(a, b) in some products of a source: those whose numbers, counted
-    through the source, are in `places`."""
+    """Replaces some of the products a @ b in a source by np.dot(a, b): those in `places`, which
+    has their numbers, counted from 0 in the order in which they are visited."""
 
     def __init__(self, places: set[int]) -> None:
         self.places = places
@@ -104,15 +104,16 @@ class _Dot(ast.NodeTransformer):
 
 def text_of_mistake(
     mistakes: Iterable[Patch], solution: str, name: str, calls: list[Call],
-    comes_here: Callable[[Callable[..., Any]], bool] = lambda function: True,
+    passes_earlier: Callable[[Callable[..., Any]], bool] = lambda function: True,
 ) -> str:  # fmt: skip
     """Return the description of the first mistake with which the solution gives the recorded
     results in all calls; "" if there is none.
 
     The mistakes tried are those of the task, and np.dot in place of @.
 
-    comes_here  whether a function passes the earlier checks. Two mistakes may agree in the calls of
-                one check, up to its first failure, and only one of them passes the checks before it
+    passes_earlier  says whether a function passes the checks before the failed one, as that of the
+                    student did. This rules out mistakes that have the same results in the failed
+                    check, but would have failed an earlier one
 
     If no mistake gives the same results in all calls and the values are wrong, a mistake that gives
     the same values is enough, whatever the pullbacks return. Returns "" if the solution itself
@@ -130,7 +131,7 @@ def text_of_mistake(
         rounds.append(False)
     for pulled in rounds:
         for function, text in made:
-            if _repeats(function, calls, pulled) and comes_here(function):
+            if _repeats(function, calls, pulled) and passes_earlier(function):
                 return text
     return ""
 
@@ -146,8 +147,8 @@ def defined(code: str, name: str) -> Callable[..., Any]:
 
 
 def _repeats(function: Callable[..., Any], calls: list[Call], pulled: bool = True) -> bool:
-    """Whether a function returns or raises in each call what was recorded. With `pulled`, its
-    pullbacks must do so, too."""
+    """Whether a function returns or raises in each call what was recorded. If `pulled` is true, the
+    pullbacks that it returns must do so, too."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are not the student's
         return all(_repeats_one(function, call, pulled) for call in calls)
@@ -168,7 +169,8 @@ def _answer(function: Callable[..., Any], call: Call, given: dict[str, list[Any]
     """Call a function with the arguments of a recorded call, and return its result or a record of
     its error.
 
-    What the function passes to `tap` is added to `given`, by name.
+    `tap` returns what it returned in the recorded call. The arrays that the function passes to it
+    are added to `given`, by name.
     """
     answers = _by_name((name, answer) for name, _, answer in call.tapped)
 

@@ -14,7 +14,8 @@ from typing import Any
 
 
 def mapped(leaf: Callable[[Any], Any], x: Any) -> Any:
-    """Return a copy of x in which each leaf y is replaced by leaf(y)."""
+    """Return a copy of x in which each leaf y, a part that is not a tuple, list or dictionary, is
+    replaced by leaf(y)."""
     match x:
         case tuple():
             return tuple(mapped(leaf, part) for part in x)
@@ -28,7 +29,7 @@ def mapped(leaf: Callable[[Any], Any], x: Any) -> Any:
 def agree(leaf: Callable[[Any, Any], bool], x: Any, y: Any) -> bool:
     """Whether x and y have the same structure, and leaf(a, b) is true for each leaf a of x and the
     leaf b at the same position in y. A list may stand for a tuple, and the order of a dictionary
-    does not matter."""
+    does not matter. A leaf is a part that is not a tuple, list or dictionary."""
     match x, y:
         case (tuple() | list(), tuple() | list()):
             return len(x) == len(y) and all(agree(leaf, a, b) for a, b in zip(x, y, strict=True))
@@ -38,9 +39,9 @@ def agree(leaf: Callable[[Any, Any], bool], x: Any, y: Any) -> bool:
 
 
 def packed(leaf: Callable[[Any], Any], x: Any) -> Any:
-    """Convert x to values that JSON can store: tuples and lists become lists whose first word names
-    the type. `leaf` converts the leaves, which here include dictionaries whose keys are not all
-    strings."""
+    """Convert x to values that JSON can store: a tuple becomes a list that begins with the string
+    "tuple", a list one that begins with "list". `leaf` converts the leaves: all other parts except
+    dictionaries whose keys are all strings."""
     match x:
         case tuple():
             return ["tuple", *(packed(leaf, part) for part in x)]
@@ -52,7 +53,8 @@ def packed(leaf: Callable[[Any], Any], x: Any) -> Any:
 
 
 def unpacked(leaf: Callable[[Any], Any], item: Any) -> Any:
-    """Return the value that `packed` converted; leaf(item) must return the value of a leaf."""
+    """Return the value that `packed` converted to `item`. `leaf` must undo the conversion of a
+    leaf."""
     match item:
         case ["tuple", *parts]:
             return tuple(unpacked(leaf, part) for part in parts)

@@ -39,12 +39,14 @@ def same_on_ranks(
     has: Callable[[int, Any], Any], expected: Sequence[Sequence[np.ndarray]],
     rng: np.random.Generator, what: str,
 ) -> Messages:  # fmt: skip
-    """Raise AssertionError unless each rank computes its result from what it has and receives.
+    """Raise AssertionError unless each rank computes its result only from its own data and from the
+    messages that it receives.
 
     call      call(yours, data) returns the results of all ranks
-    worlds    the data in each of the WORLDS; what a task lets all ranks know is the same in each
+    worlds    the data of each of the WORLDS copies of all ranks; data that a task gives to every
+              rank is the same in all copies
     has       has(rank, data) is the data as one rank has it, with zeros for what it lacks
-    expected  the results of all ranks in each world
+    expected  the results of all ranks in each copy
     what      the name of what a rank lacks, for the message: "xs"
 
     Returns the messages between ranks.
@@ -73,8 +75,8 @@ def same_on_ranks(
 def _alone(
     program: Callable[[int, int], Any], ranks: int, rng: np.random.Generator
 ) -> tuple[dict[tuple[int, int], Any], Messages]:
-    """Run program(world, rank) for each world and rank, and return the results by world and rank,
-    and the messages."""
+    """Run program(world, rank) for each rank in each world, one of the WORLDS copies of all ranks.
+    Returns a dictionary of the results by (world, rank), and the messages."""
     from ...parallel import threads
 
     slots = [(int(world), rank) for rank in range(ranks) for world in rng.permutation(WORLDS)]

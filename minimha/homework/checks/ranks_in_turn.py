@@ -67,8 +67,9 @@ def run(function: Callable[..., Any], ranks: int, *args: Any, timeout: float = 3
 
 @ExtensionPoint
 def run_elsewhere(function: Callable[..., Any], ranks: int) -> list[Any] | None:
-    """Run the ranks in another way, if a check has provided one, and return their results. If it
-    returns None, the ranks take turns here."""
+    """An extension point that runs the ranks elsewhere: when a submission is graded, in the process
+    of the grader, if a check there watches the messages. Returns the results of all ranks or, by
+    default, None: then the ranks take turns here."""
     return None
 
 
@@ -89,8 +90,8 @@ class _World:
         return [rank for rank in range(self.size) if rank not in self.results | self.errors]
 
     def state(self) -> tuple[int, int]:
-        """Return two numbers, of which at least one changes in every round of turns unless there is
-        a deadlock."""
+        """Return how many ranks still run and how many messages were sent. At least one of the two
+        changes in every round of turns unless there is a deadlock."""
         return len(self.living), sum(map(len, self.mail.values()))
 
     def outcome(self) -> list[Any]:
@@ -108,7 +109,8 @@ class _World:
 
 
 class _Turn:
-    """What a rank sends and receives in one turn. Each turn begins again with its first message."""
+    """What a rank sends and receives in one turn. In each turn the rank starts from the beginning,
+    so its messages are counted from the first one again."""
 
     def __init__(self, rank: int, world: _World) -> None:
         self.rank, self._world, self._mail = rank, world, world.mail

@@ -20,8 +20,8 @@ Close = Callable[[np.ndarray, np.ndarray], bool]
 
 @np.errstate(divide="ignore", invalid="ignore")  # an entry, or all of a row, may be 0
 def resemblance(yours: np.ndarray, right: np.ndarray, axes: Sequence[str] | None = None) -> str:
-    """Return a text that says how yours is related to the right array: the first relation that
-    holds in every entry, or "" if none does.
+    """Return a text that says how yours is related to the right array, such as "the sign is
+    flipped": the first relation that is found, or "" if there is none.
 
     axes  the names of the axes of the right array; without them they are numbered
     """
@@ -48,8 +48,8 @@ def resemblance(yours: np.ndarray, right: np.ndarray, axes: Sequence[str] | None
 
 
 def _moved(a: np.ndarray, b: np.ndarray, names: Sequence[object], close: Close) -> Iterator[str]:
-    """Describe, for each possible relation, how yours (a) has the right numbers (b) with its axes
-    in another order or in the wrong shape."""
+    """Yield a description for each way in which yours (a) becomes the right array (b) by reordering
+    the axes or by reshaping."""
     for order in list(itertools.permutations(range(b.ndim)))[1:] if b.ndim <= 4 else ():
         axes = f"({', '.join(str(names[axis]) for axis in order)})"
         if close(a, b.transpose(order)):
@@ -67,8 +67,9 @@ def _moved(a: np.ndarray, b: np.ndarray, names: Sequence[object], close: Close) 
 
 
 def _part(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Iterator[str]:
-    """Describe relations between yours (a) and the slices of the right array (b) along an axis:
-    they are in other places, or there is only one of them, or only their sum or mean."""
+    """Yield a description for each way in which yours (a) consists of slices of the right array (b)
+    along an axis: in another order, only one of them, or only their sum or mean. If yours has all
+    the right numbers in another order, the last description says so."""
     for axis, name in enumerate(along):
         slices, many = np.moveaxis(b, axis, 0), b.shape[axis]
         if not 1 < many <= MOST_SLICES:
@@ -96,8 +97,9 @@ def _part(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Itera
 
 
 def _scaled(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Iterator[str]:
-    """Describe relations in which the right numbers are multiplied by a factor, or a number is
-    added to them: the same for all entries, or for all entries along an axis."""
+    """Yield a description for each way in which yours (a) is the right array (b) multiplied by a
+    factor or with a number added: the same for all entries, or for all entries along an axis. Also
+    say if yours was not summed over an axis, or has many zeros where b has none."""
     if a.shape != b.shape:
         for axis in range(a.ndim):
             if any(close(a.sum(axis=axis, keepdims=kept), b) for kept in (False, True)):

@@ -173,7 +173,7 @@ class Task:
         """Return the message of a failed check. If the mistake is a known one, its description
         replaces other guesses."""
 
-        def comes_here(function: Callable[..., Any]) -> bool:
+        def passes_earlier(function: Callable[..., Any]) -> bool:
             """Whether a function passes the earlier checks, as the student's function did."""
             with np.errstate(all="ignore"):
                 try:
@@ -183,7 +183,8 @@ class Task:
                     return False
             return True
 
-        text = text_of_mistake(self.mistakes, self.code(solved=True), self.name, calls, comes_here)
+        solution = self.code(solved=True)
+        text = text_of_mistake(self.mistakes, solution, self.name, calls, passes_earlier)
         facts = getattr(getattr(error, "diagnosis", error), "facts", message)
         return f"{facts}\n{labelled('looks like', text)}" if text else message
 
