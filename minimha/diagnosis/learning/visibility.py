@@ -127,8 +127,8 @@ def positions(probe: Probe) -> Iterator[Finding]:
 
     In a sequence of equal tokens, all positions look the same to a model without positional
     information: each query gives all visible keys the same weight, and the logits are the same at
-    all positions. A finding needs both. A classifier has no logits at positions: instead, its logits
-    must stay the same if the tokens between the first and the last are reversed.
+    all positions. A finding needs both. A classifier has logits only for the whole sequence: there,
+    they must stay the same if the tokens between the first and the last are reversed.
     """
     if probe.inputs.dtype.kind == "f" or probe.inputs.shape[1] < 3:
         return
