@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..nn import LayerNorm
+from ..nn import LayerNorm, Module
 from ..transformers import Block
 from . import states
 from .states import matrix, mismatches, packed, refuse, set_state, state, unpacked, with_biases
@@ -40,7 +40,7 @@ def block_to_torch(block: Block) -> dict[str, np.ndarray]:
     reasons = beyond_torch(block.attention)
     if block.cross is not None:
         reasons.append("cross-attention is in torch.nn.TransformerDecoderLayer")
-    if block.norm_mlp_output is not None:
+    if isinstance(block.norm_mlp_output, Module):
         reasons.append("the outputs of attention and perceptron are not normalised there")
     elif not isinstance(block.norm_attention, LayerNorm):
         reasons.append("norms there are layer norms, and here RMS norms")

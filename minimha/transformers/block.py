@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from minimha_autograd import backend, widened
@@ -39,24 +38,18 @@ class Block(Module):
         if settings.window is not None:
             self.window_mask = window_mask(settings.window, settings.sinks)
 
-        # norm_of is about self-attention and the perceptron. Cross-attention always has one norm.
-        of_inputs = settings.norm_of != "output"
-        of_outputs = settings.norm_of != "input"
-
-        def norm_if(wanted: bool) -> Any:
-            return new_norm(settings) if wanted else None
-
         # The order of the attributes is that of the parameters, in names and in files.
-        self.norm_attention = norm_if(of_inputs)
+        self.norm_attention: Any = new_norm(settings)
         self.attention = new_self_attention(settings)
-        self.norm_attention_output = norm_if(of_outputs)
+        self.norm_attention_output: Any = unchanged
 
-        self.norm_cross = norm_if(settings.cross)
+        self.norm_cross: Any = None
         self.cross: Any = None
         if settings.cross:
+            self.norm_cross = new_norm(settings)
             self.cross = new_cross_attention(settings)
 
-        self.norm_mlp = norm_if(of_inputs)
+        self.norm_mlp: Any = new_norm(settings)
         self.mlp = MLP(
             settings.d_model,  # M
             settings.hidden,  # 4 M, if it is None
@@ -65,8 +58,16 @@ class Block(Module):
             rng=settings.rng,
             dtype=settings.dtype,
         )
-        self.norm_mlp_output = norm_if(of_outputs)
+        self.norm_mlp_output: Any = unchanged
         self.dropout = Dropout(settings.dropout)
+
+        # OLMo 2 and Gemma 2 also normalise what self-attention and the perceptron add.
+        if settings.norm_of != "input":
+            self.norm_attention_output = new_norm(settings)
+            self.norm_mlp_output = new_norm(settings)
+        if settings.norm_of == "output":
+            self.norm_attention = unchanged
+            self.norm_mlp = unchanged
 
     def __call__(
         self,
@@ -90,33 +91,22 @@ class Block(Module):
         if return_weights:
             weights = []  # each attention appends its own
 
-        # The parts as functions of x alone.
-        attention = partial(
-            self._attend, mask=mask, positions=positions, cache=cache, rng=rng, weights=weights
-        )
-        cross = partial(
-            self._attend_to_memory, memory=memory, mask=memory_mask, rng=rng, weights=weights
-        )
-        mlp = partial(self._perceive, rng=rng)
-
-        # With norm_of="output", parts read x as it is.
-        norm_attention = self.norm_attention or unchanged
-        norm_mlp = self.norm_mlp or unchanged
-
         if self.norm_first:
             # Pre-norm: no norm lies on the path from x to the output, which is x plus what the
             # parts add. Gradients pass through these sums unchanged, however many blocks there are.
-            x = x + attention(norm_attention(x))  # (B, T, M)
+            x = x + self._attend(self.norm_attention(x), mask, positions, cache, rng, weights)
             if self.cross is not None:
-                x = x + cross(self.norm_cross(x))  # (B, T, M)
-            x = x + mlp(norm_mlp(x))  # (B, T, M)
+                x = x + self._cross_attend(self.norm_cross(x), memory, memory_mask, rng, weights)
+            x = x + self._perceptron(self.norm_mlp(x), rng)  # (B, T, M)
         else:
             # Post-norm: every sum is normalised, so x keeps its size from block to block, but
             # gradients must pass through all the norms.
-            x = norm_attention(x + attention(x))  # (B, T, M)
+            x = x + self._attend(x, mask, positions, cache, rng, weights)
+            x = self.norm_attention(x)  # (B, T, M)
             if self.cross is not None:
-                x = self.norm_cross(x + cross(x))  # (B, T, M)
-            x = norm_mlp(x + mlp(x))  # (B, T, M)
+                x = x + self._cross_attend(x, memory, memory_mask, rng, weights)
+                x = self.norm_cross(x)  # (B, T, M)
+            x = self.norm_mlp(x + self._perceptron(x, rng))  # (B, T, M)
 
         if weights is not None:
             return x, *weights
@@ -144,13 +134,9 @@ class Block(Module):
         if weights is not None:
             y, seen = y  # (B, T, M), (B, H, T, T)
             weights.append(seen)
+        return self.dropout(self.norm_attention_output(y), rng)  # (B, T, M)
 
-        # OLMo 2 and Gemma 2 normalise what a part adds.
-        if self.norm_attention_output is not None:
-            y = self.norm_attention_output(y)
-        return self.dropout(y, rng)  # (B, T, M)
-
-    def _attend_to_memory(
+    def _cross_attend(
         self,
         x: Any,
         memory: Any,
@@ -167,13 +153,11 @@ class Block(Module):
             weights.append(seen)
         return self.dropout(y, rng)  # (B, T, M)
 
-    def _perceive(self, x: Any, rng: backend.Generator | None) -> Any:
+    def _perceptron(self, x: Any, rng: backend.Generator | None) -> Any:
         """What the perceptron adds to the residual stream, (B, T, M), for x (B, T, M). It maps the
         vector of each position separately."""
         y = self.mlp(x)  # (B, T, M)
-        if self.norm_mlp_output is not None:
-            y = self.norm_mlp_output(y)
-        return self.dropout(y, rng)  # (B, T, M)
+        return self.dropout(self.norm_mlp_output(y), rng)  # (B, T, M)
 
     def _inside_window(self, mask: AnyMask) -> AnyMask:
         """The mask for a block with a window: it also hides the tokens outside the window. Without
@@ -237,7 +221,7 @@ def new_norm(settings: CommonSettings) -> LayerNorm | RMSNorm:
 
 
 def unchanged(x: Any) -> Any:
-    """x, in place of a norm."""
+    """x itself, in place of a norm that a block does not have."""
     return x
 
 

@@ -87,58 +87,61 @@ class GPT(Module):
         rng             the generator of dropout; without it there is no dropout
         return_weights  also return a list with the attention weights (B, H, T, S) of each block
 
-        Raises ValueError for more tokens than the context, TypeError for tokens that are not
-        integers.
+        Raises ValueError for more tokens than the context and for too many or too few caches,
+        TypeError for tokens that are not integers.
         """
+        of_blocks: Sequence[KeyValueCache | None] = caches or [None] * len(self.blocks)
         past = 0
         if caches:
             past = len(caches[0])
-        self._check(tokens, past)
+        self._check(tokens, past, len(of_blocks))
 
-        x = self.tokens(tokens)  # (B, T, M)
-        if self.embedding_scale is not None:
-            x = x * self.embedding_scale
-
-        # Without rope, positions are rows of a table, added to the tokens.
-        if self.positions is not None:
-            rows = positions
-            if rows is None:
-                rows = _following(past, tokens)  # (T,)
-            x = x + self.positions(rows)  # (B, T, M) + (T, M)
+        x = self._embed(tokens, past, positions)  # (B, T, M)
         x = self.dropout(x, rng)
 
         all_weights = []
-        of_blocks: Sequence[KeyValueCache | None] = caches or [None] * len(self.blocks)
-
-        # The causal mask is all that hides the next token from a position that predicts it.
-        for k, block in enumerate(self.blocks):
+        for block, cache in zip(self.blocks, of_blocks, strict=True):
+            # The causal mask is all that hides the next token from a position that predicts it.
             x = block(
                 x,
                 masks.causal(),
                 positions=positions,
-                cache=of_blocks[k],
+                cache=cache,
                 rng=rng,
                 return_weights=return_weights,
             )
             if return_weights:
                 x, weights = x  # (B, T, M), (B, H, T, S)
                 all_weights.append(weights)
-        x = self.norm(x)  # (B, T, M)
-        logits = self._logits(x)  # (B, T, vocabulary)
-        if self.logit_softcap is not None:
-            logits = _limited(logits, self.logit_softcap)
 
+        logits = self._predict(self.norm(x))  # (B, T, vocabulary)
         if return_weights:
             return logits, all_weights
         return logits
 
-    def _logits(self, x: Any) -> Any:
-        """The last linear map, of x (B, T, M): the logits (B, T, vocabulary)."""
-        if self.head is not None:
-            return self.head(x)
+    def _embed(self, tokens: Array, past: int, positions: Array | None) -> Any:
+        """The input of the first block, (B, T, M), for tokens (B, T) that follow `past` others, or
+        that have these positions (T,)."""
+        x = self.tokens(tokens)  # (B, T, M)
+        if self.embedding_scale is not None:
+            x = x * self.embedding_scale
+        if self.positions is None:
+            return x  # with rope, each layer of attention rotates queries and keys instead
 
-        # Tied: the logit of a token is the product of x with the embedding of this token.
-        return linear(x, self.tokens.table.mT)
+        if positions is None:
+            xp = namespace(tokens)
+            positions = xp.arange(past, past + tokens.shape[1], device=tokens.device)
+        return x + self.positions(positions)  # (B, T, M) + (T, M)
+
+    def _predict(self, x: Any) -> Any:
+        """The logits (B, T, vocabulary) for x (B, T, M), the normalised output of the blocks."""
+        # With tied weights, the logit of a token is the product of x and the token's embedding.
+        logits = self.head(x) if self.head is not None else linear(x, self.tokens.table.mT)
+
+        if self.logit_softcap is not None:
+            # tanh has the slope 1 at 0 and stays between −1 and 1: only large logits change.
+            logits = self.logit_softcap * ops.tanh(logits / self.logit_softcap)
+        return logits
 
     def new_caches(self, reserve: int = 64) -> list[KeyValueCache]:
         """An empty `KeyValueCache` for each block, with the window and the sinks of the block.
@@ -159,8 +162,9 @@ class GPT(Module):
                     std /= math.sqrt(2 * len(self.blocks))
                 p.data = backend.normal(rng, p.shape, std=std, dtype=self.settings["dtype"])
 
-    def _check(self, tokens: Array, past: int) -> None:
-        """Raise unless tokens are integers (B, T) for which the context has room."""
+    def _check(self, tokens: Array, past: int, caches: int) -> None:
+        """Raise unless tokens are integers (B, T) for which the context has room after `past`
+        others, and each block has one of the caches."""
         backend.require(backend.is_integral, tokens, "tokens")
         room = self.context - past
         if tokens.ndim != 2 or tokens.shape[1] > room:
@@ -171,15 +175,8 @@ class GPT(Module):
                 f"tokens has shape {tuple(tokens.shape)}{after}, but must be (B, T) with T at most "
                 f"{room}, the context"
             )
-
-
-def _following(past: int, tokens: Array) -> Array:
-    """The positions (T,) of tokens (B, T), if `past` tokens come before them."""
-    xp = namespace(tokens)
-    return xp.arange(past, past + tokens.shape[1], device=tokens.device)
-
-
-def _limited(logits: Any, softcap: float) -> Any:
-    """softcap · tanh(logits / softcap), which lies between −softcap and softcap."""
-    # tanh has the slope 1 at 0 and stays between −1 and 1: only large logits change.
-    return softcap * ops.tanh(logits / softcap)
+        if caches != len(self.blocks):
+            raise ValueError(
+                f"caches has {caches} entries, but must have one for each of the "
+                f"{len(self.blocks)} blocks: `new_caches` makes them"
+            )

@@ -106,6 +106,13 @@ def test_every_pattern_of_windows_gives_the_same_logits_with_caches_that_evict(
                 assert cache.keys.shape[-2] <= held
 
 
+@pytest.mark.parametrize("entries", [1, 3])
+def test_a_model_refuses_more_or_fewer_caches_than_blocks(entries, rng):
+    model, tokens = gpt(rng), rng.integers(0, V, (1, 2))
+    with pytest.raises(ValueError, match=f"caches has {entries} entries.* the 2 blocks"):
+        model(tokens, caches=[mh.KeyValueCache() for _ in range(entries)])
+
+
 @pytest.mark.thorough
 def test_the_memory_of_a_cache_with_a_window_does_not_grow(rng):
     model = gpt(rng, window=8, sinks=2, context=2000)
