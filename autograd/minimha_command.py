@@ -17,6 +17,7 @@ def main() -> int:
 
 
 def _interrupted(*_: Any) -> None:
-    """End the process: a module that is being loaded might catch an exception."""
+    """End the process on Ctrl-C. An exception would not do, since a module that is being loaded
+    might catch it."""
     os.write(2, b"minimha: interrupted\n")
     os._exit(130)

@@ -42,7 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any, Any]:
-    """Register --array-backend once all conftests are loaded, unless one has such an option."""
+    """Register --array-backend after all conftest files are loaded, unless one of these, or another
+    plugin, has registered it already."""
     returned, option = (yield), "--array-backend"
     try:
         is_new = option in parser.parse_known_and_unknown_args([option])[1]
@@ -61,7 +62,8 @@ def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any,
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the fixture xp for the named libraries; a project's own xp overrides it."""
+    """Define the fixture xp, with one parameter for each library named by --array-backend; a
+    project's own fixture xp overrides it. Register the mark gradcheck and the summary as well."""
     names = [name.strip() for name in config.getoption(DEST, "numpy").split(",")]
     for name in names:
         if name not in LIBRARIES:
@@ -183,8 +185,8 @@ report."""
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
-    """Receive the log records of the checker while tests run, and keep them out of all other
-    logs."""
+    """Collect the records that `mh.gradcheck` logs while the tests run, and keep them out of all
+    other logs."""
     logger, checks = logging.getLogger("minimha.gradcheck"), session.config.stash[CHECKS]
 
     def listen(record: logging.LogRecord) -> bool:
@@ -206,8 +208,8 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Store the checks in the report of their test, which xdist passes on, and shorten the full
-    name of the class to GradcheckError."""
+    """Store the gradient checks of a test in its report, which xdist passes on to the main process.
+    In the report, shorten minimha_autograd.GradcheckError to GradcheckError."""
     report = yield
     checks = item.config.stash[CHECKS]
     if checks:
@@ -225,7 +227,8 @@ def pytest_runtest_makereport(
 
 
 class Summary:
-    """All checks of a run: those that failed a test first, then the others in their order."""
+    """All gradient checks of a run in the order of the tests, and the table that shows them: first
+    the checks that failed a test, then the others."""
 
     SHOWN = 20  # lines; further checks are counted
 
@@ -233,7 +236,7 @@ class Summary:
         self.checks: list[dict[str, Any]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Read the checks from a report."""
+        """Move the gradient checks from the report of a test to `checks`, each with its verdict."""
         for check in vars(report).pop("minimha_checks", ()):
             failed = "wrong" if report.failed else "wrong as expected"
             verdict = "ok" if check["passed"] else failed
@@ -269,7 +272,7 @@ def _outcome(checks: list[dict[str, Any]]) -> str:
 
 
 def _table(shown: list[dict[str, Any]]) -> list[str]:
-    """The lines of a table: the headers, then one line for each check."""
+    """The lines of the table: the headers, then one line for each check in `shown`."""
     note = "note" if any(check["note"] for check in shown) else ""
     rows = [("", "check", "input", "error", "allowed", "time", "test", note)]
     for check in shown:

@@ -14,10 +14,12 @@ _EXPLAINED = (AttributeError, IndexError, OverflowError, RuntimeError, TypeError
 
 
 def common_dtype(name: str, arrays: Mapping[str, Any], optional: set[str]) -> Any:
-    """The dtype of the floating-point arrays of the operation of this name, None if it has none.
+    """The dtype of the floating-point arrays among the arguments of an operation, called `name` in
+    messages. None if no argument is a floating-point array.
 
-    Raises TypeError for arrays of two libraries or two such dtypes, since nothing is promoted
-    silently, for arrays in another byte order, and for arguments that are not arrays. Those in
+    Raises TypeError for arrays of two libraries or of two floating-point dtypes, since nothing is
+    converted silently, for arrays of another type than numbers or booleans, or in another byte
+    order, and for an argument that is neither an array nor a number. The arguments named in
     `optional` may be None.
     """
     present = {label: x for label, x in arrays.items() if backend.is_array(x)}
@@ -39,8 +41,9 @@ def common_dtype(name: str, arrays: Mapping[str, Any], optional: set[str]) -> An
 
 
 def check_dtype(y: Array, dtype: Any, recorded: bool) -> None:
-    """Raise TypeError for a value y whose dtype is not that of the arguments (`dtype`, or None if
-    any will do), and for complex values on the tape."""
+    """Raise TypeError if an operation returns a floating-point value y of another dtype than that
+    of its arguments, `dtype` (None if y may have any), and if y is complex although the call is
+    `recorded` on the tape."""
     if recorded and backend.is_complex(y):
         raise TypeError("complex values have no gradient: use no_grad()")
     if dtype is not None and y.dtype != dtype and backend.is_floating(y):
@@ -54,9 +57,13 @@ def explained(
     arrays: Mapping[str, Any],
     requirement: Callable[[], str | None] | None,
 ) -> Exception:
-    """The error with the operation's name first, what is required, and the arguments.
+    """The error that a call of the operation `name` raised, with another message: the name, what
+    `requirement` finds wrong or else the old message, and the shape and dtype of each argument.
 
-    It keeps its class, or gets the nearest base class that takes a text.
+    It keeps its class, or gets the nearest base class that takes a text. But if an argument is not
+    an array, an AttributeError becomes a TypeError; and if one is an array of another library than
+    NumPy, a RuntimeError becomes a ValueError. An error of a class that is not in `_EXPLAINED` is
+    returned unchanged.
     """
     backend.explain_memory(error)
     if not isinstance(error, _EXPLAINED):

@@ -48,7 +48,8 @@ if hasattr(os, "register_at_fork"):
 
 
 class Variable:
-    """An array and its place on the tape: the part of a Tensor that the engine uses."""
+    """The part of a Tensor that the engine uses: its array, and the node of the tape that made
+    it."""
 
     __slots__ = ("__weakref__", "_data", "_edge")
     _data: Array
@@ -66,19 +67,24 @@ def array_of(x: Any) -> Any:
 class Node:
     """One step of the tape: a call of an operation, or a leaf, which no operation made.
 
-    signature  of the operation, with its name and those of its arguments; None for a leaf
+    signature  has the names of the operation and of its arguments; None for a leaf
     function   the pullback as the operation returned it; None for a leaf
-    edges      one for each argument, None where no gradient is wanted
-    shapes     of the arguments, None where no gradient is wanted
-    dtype      of the gradients as the pullback returns them; float32 is also accepted for 16 bits
-    halves     for each argument its dtype, if that has 16 bits, else None; () if none has. Its
-               gradient is rounded to this dtype once its parts have been added
-    values     how many values the operation has
+    edges      for each argument the node that made it and the number of that node's value; None
+               where no gradient is wanted
+    shapes     the shapes of the arguments; None where no gradient is wanted
+    dtype      the dtype of the gradients that the pullback returns; if it has 16 bits, they may
+               also be float32
+    halves     for each argument its dtype, if that has 16 bits, else None; () if none has. The sum
+               of the gradients that an argument gets from all its uses is rounded to this dtype
+    values     how many values the operation returns
     order      decreases from node to node, so that a heap returns the newest node first
-    saved      the arrays that the pullback saved, and their checksum
+    saved      the arrays that the pullback saved
+    checksum   the checksum of these arrays, to notice a change
     lines      the lines that called the operation, recorded inside detect_anomaly, else ""
-    grads      of the values of a leaf, and of any node of a retained graph
-    hooks      by a key: which value, and a function of its gradient
+    grads      for each value the gradient accumulated by backward(): in leaves, and in all nodes of
+               a retained graph; None before
+    hooks      a dictionary of pairs: the number of a value, and a function of its gradient; None
+               without hooks
     """
 
     __slots__ = (
@@ -117,19 +123,20 @@ class Node:
         self.hooks: Hooks | None = None
 
     def pullback(self, *dys: Array | None) -> tuple[Array | None, ...]:
-        """The gradients of the arguments, with broadcasting undone; None where none is wanted."""
+        """The gradients of the arguments from the gradients dys of the values, None where none is
+        wanted. Broadcasting is undone: each gradient has the shape of its argument."""
         gradients = self.gradients(*dys)
         if not self.halves:
             return gradients  # none has 16 bits
         return tuple(map(_as_dtype, gradients, self.halves))
 
     def gradients(self, *dys: Array | None) -> tuple[Array | None, ...]:
-        """As `pullback`, but the gradients of 16-bit arguments may still be wider. The caller
-        rounds them, after adding those of other uses.
+        """As `pullback`, but the gradients of 16-bit arguments may still be float32. The caller
+        rounds them, after adding the gradients from all uses of an argument.
 
         Raises RuntimeError if a saved array has changed, TypeError or ValueError unless there is
-        one gradient for each argument, of its dtype and, but for broadcasting, its shape. Errors
-        of the function itself get a note with the name of the operation.
+        one gradient for each argument, of its dtype and of its shape or the shape to which it was
+        broadcast. Errors of the pullback itself get a note with the name of the operation.
         """
         signature = self.signature
         function = self.function or gone
@@ -178,7 +185,8 @@ class Node:
         return tuple(fitting)
 
     def _check(self, gradients: list[Array | None]) -> None:
-        """Raise FloatingPointError for a NaN or an infinity."""
+        """Raise FloatingPointError if a gradient that this node's pullback returned has a NaN or an
+        infinity."""
         for k, dx in enumerate(gradients):
             if self.halves:
                 dx = _as_dtype(dx, self.halves[k])  # noqa: PLW2901  it may overflow only now
@@ -187,7 +195,8 @@ class Node:
             debug.check_gradient(dx, f"first appeared in {part}", self.lines)
 
     def _fitted(self, dx: Any, shape: Any) -> Array:
-        """A gradient as an array, summed to this shape where broadcasting repeated the argument."""
+        """The gradient dx of an argument as an array of this shape, that of the argument: summed
+        over the axes along which broadcasting repeated it."""
         dx = backend.asarray(dx)  # NumPy's sum over all axes is a scalar
         dtype = self.dtype
 
@@ -269,7 +278,7 @@ def _as_dtype(dx: Array | None, dtype: Any) -> Array | None:
 
 
 def _sum(a: Array, b: Array, half: bool = False) -> Array:
-    """a + b, in float32 for parts of a 16-bit gradient."""
+    """a + b, two parts of a gradient; in float32 if `half`, as 16-bit gradients are added."""
     if half:
         a = widened(a)
         b = widened(b)
@@ -280,7 +289,8 @@ def _sum(a: Array, b: Array, half: bool = False) -> Array:
 
 
 def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:
-    """Add the gradients to those of earlier calls."""
+    """Add the gradients of each node's values to its `grads`, the sums of earlier backward()
+    calls."""
     # Under a lock, since two threads that read the same old sum would lose one of their parts.
     with _accumulating:
         for node, dys in results:
@@ -314,7 +324,8 @@ def _call_hooks(node: Node, dys: list[Array | None]) -> None:
 
 
 def gone(*_: Array | None) -> tuple[Array | None, ...]:
-    """The pullback of nodes that backward() freed and of leaves whose data was replaced."""
+    """Raise RuntimeError. Takes the place of the pullback of nodes that backward() freed, and of
+    leaves whose data was replaced by an array of another shape, dtype, library or device."""
     raise RuntimeError(
         "backward() through a graph that no longer exists: an earlier backward() freed it, even "
         "if that failed (pass it retain_graph=True), or a leaf was given data of another shape, "

@@ -17,12 +17,14 @@ _Binary = Callable[[Any, Any], "Tensor"]
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
-    """The method that compares the arrays; `other` may also be a Tensor, or a number."""
+    """A comparison method of Tensor: `compare` receives its array and that of `other`, which may be
+    a Tensor, an array or a number."""
     return lambda self, other: compare(self._data, array_of(other))
 
 
 def _swapped(operation: ops.Operation) -> _Binary:
-    """The method for other + Tensor, which Python calls if other cannot add a Tensor."""
+    """A method such as __radd__, for other + Tensor: Python calls it if `other` cannot add a
+    Tensor. It returns operation(other, self)."""
     return lambda self, other: operation(other, self)
 
 
@@ -52,7 +54,8 @@ class Tensor(Variable):
 
     @staticmethod
     def _made(data: Array, node: Node | None, k: int) -> Tensor:
-        """Value number k of a node. No gradient flows through integers and booleans."""
+        """A Tensor for `data`, which is value number k of `node`. Integers and booleans get no
+        node, since no gradient flows through them."""
         tensor = object.__new__(Tensor)  # without the checks of __init__
         tensor._data = data
         tensor._edge = None
@@ -65,8 +68,9 @@ class Tensor(Variable):
     @property
     def data(self) -> Array:
         """The array. A leaf can be assigned a new one, and so can a Tensor that requires no
-        gradient. If that of a leaf differs in shape, dtype, library or device, its .grad is
-        dropped, and backward() through a graph made from the old one raises an error."""
+        gradient. If the new array of a leaf differs from the old one in shape, dtype, library
+        or device, the leaf drops its .grad, and backward() through a graph made from the old
+        array raises an error."""
         return self._data
 
     @data.setter
@@ -96,7 +100,8 @@ class Tensor(Variable):
         self._data = data
 
     def _begin_again(self, data: Array) -> None:
-        """Make this a new leaf, with the old one's hooks."""
+        """Give this Tensor a new leaf node for `data`, with the hooks of its old node, which
+        becomes unusable."""
         _require_floating(data)
         old, _ = self._required_edge("this is")
         leaf = Node()
@@ -116,8 +121,8 @@ class Tensor(Variable):
     def grad(self) -> Array | None:
         """The gradient accumulated by backward(): an array of the library and dtype of data.
 
-        None before. Leaves get one, and with backward(retain_graph=True) the other Tensors that
-        the gradient passes, too.
+        None before the first backward(). Leaves get one, and with backward(retain_graph=True) also
+        the other Tensors through which the gradient flows.
         """
         if self._edge is None:
             return None
@@ -189,7 +194,7 @@ class Tensor(Variable):
         tape.backward(node, k, seed, retain_graph)
 
     def register_hook(self, hook: Callable[[Array], Any]) -> Hook:
-        """Call hook(gradient) whenever backward() has the whole gradient of this Tensor.
+        """Call hook(gradient) whenever backward() has added up the gradient of this Tensor.
 
         An array or Tensor that it returns, of the same shape and dtype, replaces the gradient;
         float32 is rounded to 16 bits. The hook must not change the gradient in place: others may
@@ -207,7 +212,11 @@ class Tensor(Variable):
         return self._edge
 
     def _as_gradient(self, gradient: Any) -> Array:
-        """A gradient as an array of this shape, dtype and library; float32 may be rounded."""
+        """`gradient` as an array of the shape, dtype, library and device of this Tensor. Of another
+        dtype it may only be float32, which is rounded if this Tensor has 16 bits.
+
+        Raises ValueError for another shape, TypeError for other differences.
+        """
         array = array_of(gradient)
 
         # A number or a list imposes no dtype and no library.
@@ -256,7 +265,8 @@ class Tensor(Variable):
         return f"Tensor({shown})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leaves can be copied and pickled; other Tensors would lose their graph."""
+        """Describe a Tensor and its .grad for copies and pickles. Raises TypeError if an operation
+        on the tape made it, since a copy would lose the graph."""
         if self._edge is not None and self._edge[0].function is not None:
             raise TypeError("a Tensor with a recorded graph cannot be copied: detach() it first")
 

@@ -43,7 +43,7 @@ def permute_dims(
     *,
     axes: tuple[int, ...],
 ) -> tuple[Array, Pullback]:
-    """y has as its k-th axis the axis axes[k] of x.   dx = dy with the axes put back."""
+    """y has as its k-th axis the axis axes[k] of x.   dx = dy with its axes in the order of x."""
     xp = namespace(x)
     if isinstance(axes, int):
         axes = (axes,)
@@ -115,7 +115,7 @@ def expand_dims(
     *,
     axis: int = 0,
 ) -> tuple[Array, Pullback]:
-    """y = x with a new axis of length 1 at this place.   dx = dy without it."""
+    """y = x with a new axis of length 1 at index `axis`.   dx = dy without this axis."""
     xp = namespace(x)
     before = x.shape
     y = xp.expand_dims(x, axis=axis)  # (B, T) to (B, 1, T) with axis 1
@@ -132,9 +132,9 @@ def squeeze(
     *,
     axis: int | tuple[int, ...] | None = None,
 ) -> tuple[Array, Pullback]:
-    """y = x without these axes of length 1, by default all of them.   dx = dy with them.
+    """y = x without `axis`, one or several axes of length 1.   dx = dy with these axes again.
 
-    Raises ValueError for an axis of another length.
+    By default all axes of length 1 are dropped. Raises ValueError for an axis of another length.
     """
     xp = namespace(x)
     before = x.shape
@@ -150,7 +150,7 @@ def squeeze(
 def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the arrays one after another along axis.   Each gets its part of dy.
 
-    Called with the arrays, and axis by name, or with a list of them.
+    Call it as `concat(a, b, axis=1)` or with one list, `concat([a, b], axis=1)`.
     """
     xp = namespace(*arrays)
     y = xp.concat(arrays, axis=axis)  # (B, T, M) and (B, S, M) to (B, T + S, M) with axis 1
@@ -165,7 +165,7 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
 def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
     """y = the arrays side by side along a new axis.   Each gets its part of dy.
 
-    Called with the arrays, and axis by name, or with a list of them.
+    Call it as `stack(a, b, axis=1)` or with one list, `stack([a, b], axis=1)`.
     """
     xp = namespace(*arrays)
     y = xp.stack(arrays, axis=axis)  # two (B, T) to (B, 2, T) with axis 1
@@ -179,10 +179,11 @@ def split(
     sections: int | tuple[int, ...],
     axis: int = 0,
 ) -> tuple[tuple[Array, ...], Pullback]:
-    """The parts of x along axis: this many equal ones, or cut at the given indices.
+    """The parts of x along axis: `sections` equal parts, or those that a tuple of indices divides
+    it into: with (2, 5) the parts :2, 2:5 and 5:.
 
     dx = the gradients of the parts one after another, 0 for parts that have none.
-    Raises ValueError if x cannot be cut into equal parts.
+    Raises ValueError if x cannot be cut into equal parts, or if the indices decrease.
     """
     xp = namespace(x)
     n = x.shape[axis]
@@ -260,7 +261,7 @@ def pad(
 
 
 def _pairs(pad_width: Any, ndim: int) -> Any:
-    """The widths of a margin as one pair for each axis."""
+    """`pad_width` as a sequence of pairs (before, after), one for each of the ndim axes."""
     if isinstance(pad_width, int):
         pair = (pad_width, pad_width)
         return [pair] * ndim
@@ -275,7 +276,7 @@ def flip(
     *,
     axis: int | tuple[int, ...] | None = None,
 ) -> tuple[Array, Pullback]:
-    """y = x in reverse order along axis, along all by default.   dx = dy in reverse order."""
+    """y = x in reverse order along axis, by default along all axes.   dx = dy in reverse order."""
     xp = namespace(x)
     y = xp.flip(x, axis=axis)
     return y, lambda dy: (xp.flip(dy, axis=axis),)  # reversed twice, the order is the old one
@@ -330,7 +331,7 @@ def to_device(
 
 
 def _cut(x: Array, ends: tuple[int, ...], axis: int) -> tuple[Array, ...]:
-    """The parts of x between these places along axis."""
+    """The parts of x along axis between consecutive indices: 0:2 and 2:5 for ends (0, 2, 5)."""
     axis = axis % x.ndim  # counted from the left
     before = (slice(None),) * axis  # all of the axes in front: x[:, :, i:j] for axis 2
     parts = []
