@@ -79,8 +79,8 @@ class Arguments(NamedTuple):
         return self.mask.array(self.shape, like=self.query)
 
     def resolved_keep(self) -> Array | None:
-        """The boolean array that says which weights dropout keeps, made from a `Draw` if necessary;
-        None without dropout."""
+        """A boolean array, True for the weights that dropout keeps; None without dropout. If `keep`
+        is a `Draw`, which stores a seed in place of the array, the array is made from it."""
         if isinstance(self.keep, Draw):
             return self.keep.array(self.shape, like=self.query)
         return self.keep
@@ -102,7 +102,8 @@ def arguments(
     return_weights: bool | str = False,
     return_lse: bool = False,
 ) -> Arguments:
-    """The arguments of `scaled_dot_product_attention`, checked, with keep drawn from rng."""
+    """Check the arguments of `scaled_dot_product_attention`. If there is dropout and keep is None,
+    draw keep from rng."""
     if return_weights not in (False, True, "dropped"):
         raise ValueError(f'return_weights is False, True or "dropped", not {return_weights!r}')
     dropout = backend.setting(dropout)
@@ -128,9 +129,9 @@ def arguments(
 
 
 def check(x: Arguments) -> None:
-    """Raise unless attention is defined for these arguments.
+    """Raise TypeError or ValueError unless attention is defined for these arguments.
 
-    Kernels rely on this: they do not check where an array ends.
+    Kernels rely on this check: they do not check that an index lies inside an array.
     """
     query = x.query
     key = x.key

@@ -67,7 +67,8 @@ def implementation(by: str | Callable[..., Any]) -> Iterator[None]:
 
 
 def choose(request: str, x: Arguments) -> Candidate:
-    """The candidate that computes attention for these arguments, given the request of the call."""
+    """The candidate that computes attention for these arguments, given the request of the call: a
+    name, "auto" or a function."""
     request = _in_force(request)
     if batch_invariance.get():
         return _in_order(request, x)
@@ -298,8 +299,9 @@ def _rounds_factors(chosen: Candidate, x: Arguments) -> bool:
     """Whether Q, K and V are rounded to bfloat16: inside `half.bfloat16_products`, by kernels that
     multiply 16-bit numbers.
 
-    Not if there is a bias, a sink or another array, or if weights or lse are returned: these would
-    be rounded as well, although they are not factors of a product.
+    Not if there is a bias, a sink, or an array as scale or softcap, or if weights or lse are
+    returned: `half.with_bfloat16` would round these as well, although they are not factors of a
+    product.
     """
     if x.return_weights or x.return_lse or x.bias is not None or x.sink is not None:
         return False

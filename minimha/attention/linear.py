@@ -25,7 +25,8 @@ of the two."""
 
 
 class Gradients(NamedTuple):
-    """The gradients of the six arrays of a step."""
+    """The gradients of the six arrays that a step, `position` or `chunk`, receives. That of beta is
+    None if beta is None."""
 
     query: Array  # (…, T, D)
     key: Array  # (…, T, D)
@@ -192,7 +193,8 @@ def chunked(
     """Go through all positions in steps of `size` positions. Each step continues from the state
     that the step before it returns.
 
-    The pullback goes through the steps in reverse order, with the gradient of their states.
+    The pullback goes through the steps in reverse order, and hands the gradient of the state from
+    each step to the one before it.
     """
     xp = namespace(state)
     step = position if size == 1 else chunk
@@ -301,14 +303,16 @@ def chunk(
 ) -> Result:
     """The step for T positions at once, by products of matrices.
 
-        out   = past + weights new         by `reading` with the queries
-        error = V − (own + coupling new)   by `reading` with the keys, of what is strictly earlier
+        out   = past + weights new         `reading` by the queries
+        error = V − (own + coupling new)   `reading` by the keys, each of what is strictly earlier
         new   = β error                    in linear attention, new = V
         after = whole · S + (until · K)ᵀ new
 
-    Each product is scaled by factors from `remaining`: whole is the decay over the chunk, and until
-    the decay after each position. The errors solve a triangular system. So does r, the gradient of
-    new, where dnew is the part of it that comes through out and after:
+    past and own come from the state S; weights and coupling (…, T, T) say how much each query or
+    key reads of the rows of new, which the keys of this chunk write. All of them contain factors of
+    `remaining`, whose last row gives whole, the decay of S over the chunk, and until (…, T, 1), the
+    decay from each position to the end. The errors solve a triangular system. So does r, the
+    gradient of new, where dnew is the part of it that comes through out and after:
 
         (I + coupling · βᵀ) error = V − own
         (I + β · coupling)ᵀ r = dnew,         dV = β r,  dβ = Σ r · error
@@ -380,13 +384,15 @@ def reading(
     left: Array,  # (…, T, T + 1)
     visible: Array,  # (T, T)
 ) -> tuple[Array, Array, Callable[..., tuple[Array, ...]]]:
-    """What the rows read is past + weights · new: past comes from the state, and weights · new from
-    what the visible keys write. Returns weights, past and a pullback.
+    """Rows, which are queries or keys, read past + weights · new: past from the state S before the
+    chunk, and weights · new from what the visible keys write, new (…, T, Dv). Returns weights, past
+    and a pullback.
 
-        past = since · (rows S),  weights = within · rows Kᵀ,  where left is [since within]
+        past = since · (rows S),  weights = within · rows Kᵀ
 
-    The pullback takes the gradient of what the rows read, and new. It returns the gradients of
-    rows, key, state and log left.
+    left, from `remaining`, is [since within]: the decay of S, (…, T, 1), and that of what
+    each key wrote, (…, T, T). The pullback takes the gradient of what the rows read, and new. It
+    returns the gradients of rows, key, state and log left.
     """
     xp = namespace(rows)
     since = left[..., :1]  # (…, T, 1)
@@ -412,8 +418,8 @@ def reading(
 
 
 def remaining(log_decay: Array) -> Array:
-    """left (…, T, T + 1): which fraction remains, at position i, of the state before the chunk
-    (column 0) and of what key j has written (column j + 1); 0 if that comes later.
+    """left (…, T, T + 1): the fraction that remains at position i, after the decay, of the state
+    before the chunk (column 0) and of what key j − 1 has written (column j > 0); 0 for later keys.
 
         left[i, j] = exp(Σ log_decay[m] over j ≤ m ≤ i)
 
@@ -430,7 +436,8 @@ def remaining(log_decay: Array) -> Array:
 
 
 def remaining_backward(dleft: Array) -> Array:
-    """The gradient of log_decay from that of log left: at m, the sum over j ≤ m ≤ i."""
+    """The gradient of log_decay: at position m, the sum of dleft[i, j] over j ≤ m ≤ i. dleft is the
+    gradient of log left, the logarithm of the result of `remaining`."""
     xp = namespace(dleft)
 
     # The sum over i ≥ m is a cumulative sum from the end.
@@ -440,8 +447,8 @@ def remaining_backward(dleft: Array) -> Array:
 
 
 def solved(a: Array, b: Array) -> Array:
-    """x (…, T, Dv) with (I + a) x = b, for the part of a (…, T, T) below its diagonal: the first
-    half of x, then the second half, which depends on it."""
+    """Solve (I + L) x = b for x (…, T, Dv), where L is the part of a (…, T, T) below its diagonal:
+    first the upper half of x, then the lower half, which depends on the upper one."""
     n = b.shape[-2] // 2
     if n == 0:  # one row: a has nothing below its diagonal
         return b
@@ -452,8 +459,8 @@ def solved(a: Array, b: Array) -> Array:
 
 
 def solved_from_the_end(a: Array, b: Array) -> Array:
-    """x (…, T, Dv) with (I + a) x = b, for the part of a (…, T, T) above its diagonal: as `solved`,
-    with the second half of x first."""
+    """Solve (I + U) x = b for x (…, T, Dv), where U is the part of a (…, T, T) above its diagonal:
+    as `solved`, with the lower half of x first."""
     xp = namespace(b)
     flipped = solved(xp.flip(a, axis=(-2, -1)), xp.flip(b, axis=-2))
     return xp.flip(flipped, axis=-2)

@@ -43,9 +43,10 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
     from the bottom up. It begins with dweights, the gradient of the returned weights, or 0 if
     they are not used. With a sink, softmax is `sink_softmax`, which gives dsink as well.
 
-    `products` computes Q Kᵀ, `sums_over_keys` weights V, and `sums_over_queries` weightsᵀ dout: for
-    G ≤ H heads of keys and values, and without what is hidden. The gradients of bias, scale and
-    softcap are those of every pair; `operation` sums them to the shapes of the inputs.
+    `products` computes Q Kᵀ, `sums_over_keys` weights V, and `sums_over_queries` weightsᵀ dout. In
+    these, H query heads share G ≤ H heads of keys and values, and hidden pairs contribute nothing.
+    The pullback returns the gradients of bias, scale and softcap for every pair, (…, H, T, S);
+    `operation` sums them to the shapes of the inputs.
 
     Shapes are as in `scaled_dot_product_attention`; wanted says which of the seven gradients to
     compute. A pair that the mask or a bias of −∞ hides contributes nothing, even if it is NaN. lse
@@ -109,7 +110,10 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
 
 
 def _scaled(raw: Array, scale: Any, visible: Array | None, wanted: bool) -> tuple[Array, Pullback]:
-    """y = scale · raw.   draw = scale · dy, and dscale = dy · raw if it is wanted, or else None."""
+    """y = scale · raw.   draw = scale · dy, and dscale = dy · raw if it is wanted, or else None.
+
+    At hidden pairs, where the boolean array `visible` is False, the scale may be NaN.
+    """
     # The scale of a hidden pair may be NaN. It would multiply the gradient there, 0, and 0 · NaN is
     # NaN: so hidden pairs have the scale 1 instead.
     scale = ones_where_hidden(scale, visible)
@@ -132,7 +136,7 @@ def _capped(
     """y = softcap · t, t = tanh(u), u = scaled / softcap; with None for softcap y = scaled.
 
     dscaled = dy · (1 − t²), and dsoftcap = dy · (t − u · (1 − t²)) if it is wanted, or
-    else None.
+    else None. At hidden pairs, where the boolean array `visible` is False, softcap may be NaN.
     """
     if softcap is None:
         return scaled, lambda dy: (dy, None)
@@ -153,7 +157,8 @@ def _capped(
 
 def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tuple[Array, Pullback]:
     """The softmax of the scores, with a sink if there is one, which broadcasts to (…, H). The
-    pullback takes the gradients of the weights and of lse, which may be None."""
+    pullback takes the gradients of the weights and of lse, None if lse has none, and returns those
+    of the scores and of the sink, None without a sink."""
     if sink is None:
         weights, pull = masked_softmax(scores, mask=visible)
 
@@ -175,8 +180,8 @@ def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tup
 
 
 def drop_weights(weights: Array, keep: Array | None, p: float) -> tuple[Array, Pullback]:
-    """The weights after dropout, with their pullback. keep says which weights dropout keeps; if it
-    is None, the weights stay unchanged."""
+    """The weights after dropout with probability p, and the pullback. keep is True for the weights
+    that dropout keeps; if it is None, the weights stay unchanged."""
     if keep is None:
         return weights, lambda dy: dy
     dropped, pull = dropout.function(weights, keep, p=p)
@@ -214,8 +219,8 @@ def pair_scores(
 ) -> tuple[Array, Pullback]:
     """y = Q Kᵀ for query (…, H, T, D), key (…, G, S, D), y (…, H, T, S).   dQ = dy K, dK = dyᵀ Q.
 
-    A pair that the boolean mask hides is finite in y. The pullback expects its dy to be 0, and
-    takes NaN and infinity for 0.
+    At a pair that the boolean mask hides, y is finite, and dy must be 0. If dy is NaN or infinite
+    there, the pullback replaces it by 0.
     """
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
