@@ -40,14 +40,16 @@ def communication(
         heads     an all_reduce of B·T·M entries
         ulysses   three all_to_all, of Q, K and V: B·T_r·((H − H_r)·D + (G − G_r)·(D + Dv)) entries;
                   then one of the outputs, B·(T − T_r)·H_r·Dv
-        ring      B·G·T_s·(D + Dv) entries for every rank s, itself included, whose keys and values
-                  it sends on, in two messages for each of G heads and of the `pieces` of T_s
-                  positions; and two integers to every other rank
+        ring      the keys and values of each rank s, itself included, if it hands them on:
+                  B·G·T_s·(D + Dv) entries. For each head and each of the `pieces` of a rank's
+                  positions these are two messages, keys and values. Also two integers to every
+                  other rank
 
     and backward an all_reduce or four all_to_all again. In the ring, gradients travel with keys and
-    values: their owner sends as much as before, others twice as much, and the last rank sends only
-    the gradients, to the owner.
+    values: the owner of these sends as much as forward, each later rank twice as much, and the last
+    one only the gradients, to the owner.
 
+    way, ranks      how the layer is shared, one of the four names above, and among how many ranks
     causal, window  which keys queries of the ring see: j ≤ i, or i − window ≤ j ≤ i
     zigzag          which positions a rank of the ring holds: see `parallel.part`
     letters         those of `Setting.of`, of the whole sequence and of all heads
@@ -117,7 +119,7 @@ def _ulysses(s: Setting, ranks: int, backward: bool) -> list[Sent]:
     def swapped(have: list[int], split: list[int], width: int) -> list[Sent]:
         """What each rank sends in an all_to_all. Before it, rank r holds have[r] entries of the
         first axis and all entries of the second one; after it, all of the first and split[r] of the
-        second."""
+        second. Each entry stands for B · width numbers."""
         return [
             Sent(s.itemsize * s.B * width * n * (sum(split) - own), ranks - 1)
             for n, own in zip(have, split, strict=True)

@@ -22,13 +22,14 @@ def compare(
     machine: Machine | None = None,
     **letters: Any,
 ) -> Comparison:
-    """`multi_head` in every form of the projections that these sizes can have, as a table.
+    """The cost of `multi_head` in every form of the projections that these sizes allow, as a table.
 
         mh.cost.compare(M=512, H=8, T=128)
         mh.pictures.costs(mh.cost.compare(M=512, H=8, T=128), over="H")
 
-    machine  for the times, this one by default
-    letters  those of `Setting.of`; sizes left out follow M and H when these vary
+    machine  whose times to expect; by default those of this machine, from `calibrate`
+    letters  those of `Setting.of`. Sizes left out follow the others, also where `costs` or `over`
+             replaces one
 
     Raises ValueError for sizes that do not match.
     """

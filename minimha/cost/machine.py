@@ -61,10 +61,11 @@ def calibrate(dtype: str = "float32") -> Machine:
     """The times of this machine, measured by the first call for this dtype, in a second or two.
 
     products  of square matrices of 8 to 384 rows: the mean time of y = a b, da = y bᵀ and
-              db = aᵀ y. Per flop, a large product counts as no slower than a smaller one, since a
-              slower time is one in which threads waited for each other
-    walks     sums of two arrays of 2¹⁰ to 2²¹ entries. Eight sums are kept, as activations are, so
-              that they lie in the cache, in memory, or in memory that the system has yet to provide
+              db = aᵀ y. If a large product takes longer per flop than a smaller one, its threads
+              have waited for each other: the time per flop of the smaller one counts instead
+    walks     sums of two arrays of 2¹⁰ to 2²¹ entries. Eight results exist at once, as activations
+              do in training, so small ones lie in the cache, larger ones in memory, and the largest
+              in memory that the system has yet to provide
     overhead  the time of the stacked projections of a 2 × 2 input, forward and backward, divided by
               the number of calls in it
     """

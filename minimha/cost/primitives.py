@@ -69,8 +69,9 @@ class Cost:
 def total(
     s: Setting, backward: bool, primitives: list[Primitive], *, parameters: int = 0, saved: int = 0
 ) -> Cost:
-    """The cost of primitives whose bytes are given as numbers of entries, and so is `saved`.
-    Primitives of the backward pass count only if `backward` is true."""
+    """The cost of these primitives. Their `bytes` and the argument `saved` are given in entries,
+    and converted to bytes by the dtype of s. Primitives of the backward pass, and what is saved for
+    it, count only if `backward` is true."""
     kept = (p for p in primitives if backward or not p.backward)
     in_bytes = (replace(p, bytes=p.bytes * s.itemsize) for p in kept)
     return Cost(parameters, saved * s.itemsize if backward else 0, tuple(in_bytes))

@@ -10,21 +10,22 @@ from .setting import Setting
 
 
 def projections(form: str = "stacked", *, backward: bool = True, **letters: Any) -> Cost:
-    """The maps from the inputs to Q, K and V, in one of `projections.FORMS`.
+    """The cost of computing Q, K and V from the inputs, in one of `projections.FORMS`.
 
     letters   those of `Setting.of`
     backward  whether to include the backward pass; without it nothing is saved
 
         form       parameters, without biases   forward flops
-        per-head   (H + G)·M·D + G·M·Dv         2·B·T times that
+        per-head   (H + G)·M·D + G·M·Dv         2·B·T times these
         stacked    the same                     the same
         fused      the same                     the same
-        double     3·M² more                    2·B·T times that
-        bilinear   H·M² + G·M·Dv                2·B·T times that
+        double     3·M² more                    2·B·T times these
+        bilinear   H·M² + G·M·Dv                2·B·T times these
 
-    for one input of width M. The backward pass takes twice these flops. Only the double form saves
-    more than inputs and parameters: its 3·B·T·M first products. The bilinear form has keys of width
-    M, which `attention` pays for: `multi_head` counts both.
+    for one input of width M. The backward pass takes twice these flops. The double form multiplies
+    the input by two matrices in turn for each of Q, K and V. It alone saves more than inputs and
+    parameters: the first products, 3·B·T·M numbers. The bilinear form has keys of width M, which
+    make `attention` more expensive: `multi_head` counts both.
 
     Raises ValueError for an unknown form, for the fused one with three inputs, and for sizes that
     do not match.
@@ -69,8 +70,9 @@ def _weights(form: str, z: Sizes, bias: bool) -> list[int]:
 
 
 def _fused(s: Setting) -> list[Primitive]:
-    """The primitives of the fused form: one product, and a node each for Q, K and V, which are
-    parts of it. Backward, the gradients of the three are merged and then joined."""
+    """The primitives of the fused form: one product gives Q, K and V, and a node of the tape cuts
+    out each of the three. Backward, the heads of each of the three gradients are merged to rows,
+    and the results are joined in one array."""
     z, n = s.sizes, s.B * s.T
     roles = list(z.roles().values())
     columns = sum(count * dim for _, count, dim in roles)
@@ -101,8 +103,8 @@ def _role(form: str, role: str, s: Setting) -> list[Primitive]:
 
 
 def _merged(count: int, t: int, size: int) -> list[Primitive]:
-    """The primitives of reshaping a gradient (B, H, T, D) to (B, T, H·D): a copy, unless H or T is
-    1.
+    """The primitives of merging the heads of a gradient, (B, H, T, D) to (B, T, H·D): a copy,
+    unless H or T is 1.
 
     count  H, or G for keys and values
     t      T
