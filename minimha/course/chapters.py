@@ -87,7 +87,8 @@ def _hand_out(options: Any) -> int:
 def _opened(folder: Path) -> int:
     """Open the first chapter in JupyterLab, and wait until the reader stops the server.
 
-    The server's root is the folder around the chapters: in a clone, their links to docs/ work then.
+    The server shows the folder that contains the folder of chapters, so that in a clone the links
+    from the chapters to docs/ work.
     """
     if not importlib.util.find_spec("jupyterlab"):
         print("To open them, install JupyterLab: pip install jupyterlab")

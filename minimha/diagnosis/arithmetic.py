@@ -157,8 +157,8 @@ def constant_ratio(step: Step) -> Iterator[Mistake]:
 
 def _lengths(step: Step) -> Iterator[tuple[int, str]]:
     """Yield each product of up to three lengths of axes over which a gradient may have been summed
-    or averaged, and the product in words. Only axes that either the node or its consumer lacks are
-    candidates."""
+    or averaged, and its factors as text: " = 3 · 4", or "" for one length. The candidates are the
+    axes that only the node has, or only its consumer, the node computed from it."""
     before, after = (Counter(step.values[n].shape) for n in (step.name, step.consumer or RESULT))
     lengths = [*(after - before).elements(), *(before - after).elements()]
     for count in range(1, min(len(lengths), 3) + 1):
@@ -168,8 +168,9 @@ def _lengths(step: Step) -> Iterator[tuple[int, str]]:
 
 
 def reordered(step: Step) -> Iterator[Mistake]:
-    """Yield the right gradient with its axes in each other order, and the gradient found if it has
-    the right numbers in an order to which a reshape in place of a transpose leads."""
+    """Yield the right gradient with its axes in every order, and the gradient found if it has the
+    right numbers in a wrong order: the one that results if a reshape takes the place of a
+    transpose."""
     for axes in itertools.permutations(range(step.right.ndim)):
         swapped = np.transpose(step.right, axes)
         yield "transposed", swapped, "it is the right gradient, transposed"
@@ -200,8 +201,9 @@ def another_input(step: Step) -> Iterator[Mistake]:
 
 
 def passed_through(step: Step) -> Iterator[Mistake]:
-    """Yield the gradient found if it is that of a later node, passed on without the derivative of
-    the step between them; and the right gradient with that of a later node added once too often."""
+    """Yield the gradient found if it is a multiple of the gradient of a later node, since the
+    derivative of the step between the two nodes is missing. Also yield the right gradient plus that
+    of a later node, as if the forward added the node to it."""
     for name in step.downstream:
         dy = summed_to(step.gradients.get(name), step.value.shape)
         if (ratio := step.multiple(dy, step.yours)) is not None:
@@ -220,8 +222,9 @@ def passed_through(step: Step) -> Iterator[Mistake]:
 
 
 def product(step: Step) -> Iterator[Mistake]:
-    """Yield the gradient found if it is a product of a gradient and a value, but not the right
-    product, or is the right product for one item of the batch only."""
+    """Yield the gradient found if it is a product of a gradient and a value, but the wrong product,
+    as with a wrong factor or transpose; also if it is the right product of one item of the batch,
+    and not the sum over all items."""
     shape = step.value.shape
     known = [(p, summed_to(p.array, shape)) for p in (*products(step), *elementwise(step))]
     same = [p for p, made in known if step.multiple(made, step.right) is not None]

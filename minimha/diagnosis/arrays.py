@@ -20,9 +20,9 @@ def summed_to(x: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None
 
 
 def in_same_place(pairs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Of the products of all pairs of matrices (…, n, …, m), which np.dot computes, return those of
-    matrices with the same batch index: (…, n, m), which is `shape`. Returns None if the shapes are
-    different."""
+    """Return the products (…, n, m) of matrices with the same batch index, given the products of
+    all pairs of matrices, which np.dot computes: `pairs` (…, n, …, m). `shape` is that of the
+    result. Returns None if `pairs` has another shape."""
     *batch, n, m = shape if len(shape) > 2 else (0, 0, 0)
     if pairs.shape != (*batch, n, *batch, m):
         return None

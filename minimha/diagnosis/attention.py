@@ -49,8 +49,8 @@ def _before_weights(step: Step) -> bool:
 
 
 def groups(step: Step) -> Iterator[Mistake]:
-    """Yield wrong gradients of a key head that several query heads share: the mean over its group,
-    the gradient of one head of the group, or the sum over the wrong heads."""
+    """Yield wrong gradients of a key or value head that several query heads share: the mean over
+    these heads, the gradient of one of them, or the sum over the wrong heads."""
     per_head = [p.array for p in products(step, each_head=True)]
     for x in (*per_head, *step.gradients.values()):
         each = by_group(x, step.value)

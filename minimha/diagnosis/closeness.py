@@ -33,9 +33,9 @@ def is_close(a: np.ndarray, b: np.ndarray, tolerance: float | None = None) -> bo
 def is_rounded(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two arrays of floats, which were computed in the same way, differ only by rounding.
 
-    The difference of two entries is compared with their own size or, because terms may cancel, with
-    that of a small entry. It is not compared with the largest entry, which may be a masked score:
-    −1e9 or the lowest float.
+    The difference of two entries is compared with the size of the entry plus, because terms may
+    cancel, the size of a small entry: only a tenth of the entries of b are smaller. It is not
+    compared with the largest entry, which may be a masked score: −1e9 or the lowest float.
     """
     if a.shape != b.shape:
         return False

@@ -96,8 +96,8 @@ def _chapter(trace: Trace, cause: Cause) -> str:
 
 
 def _guess(trace: Trace, name: str) -> Cause:
-    """Return the cause that the first successful recogniser finds for a node, or "unexplained" if
-    none recognises the mistake."""
+    """Return the cause of the wrong gradient of a node: the one found by the first recogniser that
+    recognises its mistake. If none does, the cause is "unexplained"."""
     consumers: list[str | None] = [*trace.consumers(name)]
     together = [None] * (len(consumers) != 1)
     for consumer in together + consumers:

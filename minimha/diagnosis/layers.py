@@ -102,8 +102,9 @@ def _mean(a: np.ndarray) -> np.ndarray:
 
 
 def _affine(step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield each pair of a gain and a shift that the step may have applied to the last axis: arrays
-    among the values with the right shape, or 1 and 0."""
+    """Yield each pair of a gain and a shift that the step may have applied to the last axis. The
+    gain is 1 or a vector of this length among the step's values, the shift is 0 or such a
+    vector."""
     width = step.value.shape[-1:]
     vectors = [x for x in step.values.values() if x.shape == width]
     gains, shifts = [np.ones(width), *vectors], [np.zeros(width), *vectors]

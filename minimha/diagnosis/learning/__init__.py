@@ -57,8 +57,9 @@ def diagnose(
     seed     of the generator that all random choices come from
 
     Returns a ModelReport. `report.findings` is empty if no check finds a fault; otherwise it has
-    the most likely cause first, each with a name, where it is, the figure, the likely cause and the
-    chapter to read. Print the report to read it. The model keeps its parameters and gradients.
+    the most likely cause first, each with a name, where it is, what was measured, the likely cause
+    and the chapter to read. Print the report to read it. The model keeps its parameters and
+    gradients.
 
     Raises ValueError for shapes that do not match. Errors that the model itself raises pass
     through.

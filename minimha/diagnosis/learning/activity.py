@@ -56,8 +56,8 @@ def collapsed(probe: Probe) -> Iterator[Finding]:
 
 
 def uniform(probe: Probe) -> Iterator[Finding]:
-    """Yield a finding for each attention layer whose weights do not depend on the queries and
-    keys."""
+    """Yield a finding for each attention layer in which each query gives all of its visible keys
+    the same weight, so that queries and keys have no effect."""
     entropies = []
     for step, every in _rows(probe):
         rows = every[(every > 0).sum(axis=1) > 1]
@@ -90,8 +90,9 @@ def _rows(probe: Probe) -> Iterator[tuple[Intermediate, np.ndarray]]:
 
 
 def _sees_more(probe: Probe, step: Intermediate) -> bool:
-    """Whether most queries of an attention layer would see several keys if the scores were
-    small."""
+    """Whether most queries of an attention layer may attend to several keys. The weights alone do
+    not tell, since a saturated softmax rounds some to 0: so the layer runs again with weight
+    matrices and scores so small that every visible key gets a weight."""
     small = {n: (1e-3 * x).astype(x.dtype) for n, x in probe.weights().items() if x.ndim > 1}
     with probe.holding(small):
         again = probe.attention(probe.inputs[:1])
