@@ -31,7 +31,8 @@ the whole batch, and its gradient is only copied to all entries."""
 @contextlib.contextmanager
 def batch_invariant() -> Iterator[None]:
     """Within the `with` block, the logits and gradients of a sequence have the same bits alone and
-    in any batch, for any number of threads; its logits also in pieces with a cache.
+    in any batch, for any number of threads. Its logits also have the same bits if a model with a
+    cache reads the sequence piece by piece.
 
         with mh.batch_invariant():
             logits = model(tokens)
@@ -70,7 +71,8 @@ def batch_invariant() -> Iterator[None]:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value of an operation. Raises TypeError unless the operation keeps the promise."""
+    """Return the value that the operation `name` has computed. Raises TypeError unless the
+    operation keeps the promise of `batch_invariant`: the same bits in any batch."""
     is_total = name in _TOTALS and not value.shape
     if name not in _BY_KERNELS and name not in _EXACT and not is_total:
         why = "they are computed by NumPy or BLAS, whose rounding depends on the arrays' shapes"

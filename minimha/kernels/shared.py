@@ -11,7 +11,8 @@ from ..attention.arguments import Gradients
 
 
 def obstacle_to_fused(x: Arguments) -> str | None:
-    """The reason why the kernels that store all scores do not support the arguments, or None."""
+    """The reason why the implementation "fused", which stores all scores, does not support the
+    arguments, or None if it does."""
     for name, a in {"sink": x.sink, "softcap": x.softcap, "dropout": x.keep}.items():
         if a is not None:
             return f"it does not support {name}"
@@ -43,9 +44,11 @@ def like_scores(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def empty_laid_out_like(x: Array, width: int) -> Array:
-    """An array (B, H, T, width), not yet filled, with the memory layout of x (B, H, T, N).
+    """An array (B, H, T, width), not yet filled, whose memory has the same order of axes as that of
+    x (B, H, T, N).
 
-    After a projection the layout is (B, T, H, …), and the heads are later joined without a copy.
+    The result of a projection is stored as (B, T, H, N). An array stored in the same order needs no
+    copy when `merge_heads` reshapes it to (B, T, H·width).
     """
     xp = namespace(x)
     b, h, t, _ = x.shape
@@ -56,8 +59,9 @@ def empty_laid_out_like(x: Array, width: int) -> Array:
 
 
 def as_given(shape: tuple[int, ...], groups: int, *gradients: Array | None) -> Gradients:
-    """The gradients of query, key, value, bias and sink in the shapes of these, and None for scale
-    and softcap. shape is that of the scores, (…, H, T, S), and groups is G."""
+    """Reshape the gradients of query, key, value, bias and sink, passed in this order, to
+    (…, H, T, D), (…, G, S, D), (…, G, S, Dv), (…, H, T, S) and (…, H). None stays None, and those
+    of scale and softcap are None. shape is that of the scores, (…, H, T, S), and groups is G."""
     keys = (*shape[:-3], groups, shape[-1], -1) if len(shape) > 2 else (shape[-1], -1)
     shapes = (*shape[:-1], -1), keys, keys, shape, shape[:-2]
     each = zip(gradients, shapes, strict=True)

@@ -51,7 +51,8 @@ def divide_cpus(processes: int) -> None:
 
 
 def _quota() -> int:
-    """The CPU quota of a container (Linux, cgroup v2), rounded up."""
+    """The number of CPUs that the quota of a container allows (Linux, cgroup v2), rounded up, or
+    2³⁰ if there is no quota."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         return max(1, math.ceil(int(quota) / int(period)))

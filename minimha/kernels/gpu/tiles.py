@@ -49,7 +49,7 @@ ZERO = ct.PaddingMode.ZERO
 # loop that ends at once, so a function here returns at its end.
 @dataclass(frozen=True)
 class Pairs:
-    """A tile of pairs of a query and a key: where it lies, and its shape."""
+    """A tile of pairs of a query and a key: its indices in an array (B, H, T, S), and its shape."""
 
     b: int  # batch
     h: int  # head
@@ -62,28 +62,31 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Range:
-    """The tiles of one axis that a tile of the other axis needs. All ends are exclusive."""
+    """The tiles of keys that a tile of queries sees, or the tiles of queries that see a tile of
+    keys. Tiles first … whole − 1 and rest … last − 1 are the edges, where pairs may be hidden;
+    whole … rest − 1 are the middle, where all pairs are visible."""
 
-    first: int  # from first to last, some pairs are visible
-    whole: int  # from whole to rest, the middle, all pairs are visible
+    first: int
+    whole: int
     rest: int
     last: int
 
 
 def rows(x, b, h, i, height, width):
-    """Load tile i of the rows of a head of x, (height, width)."""
+    """Load `height` rows of x[b, h], from row i · height on: a tile (height, width)."""
     tile = ct.load(x, (b, h, i, 0), (1, 1, height, width), padding_mode=ZERO)
     return tile.reshape((height, width))
 
 
 def columns(x, b, h, i, height, width):
-    """Load tile i of the rows of a head of x and transpose it, (width, height)."""
+    """Load the same rows of x[b, h] as `rows`, transposed: a tile (width, height)."""
     tile = ct.load(x, (b, h, 0, i), (1, 1, width, height), order=(0, 1, 3, 2), padding_mode=ZERO)
     return tile.reshape((width, height))
 
 
 def numbers(x, b, h, i, shape):
-    """Load one number for each query of tile i; shape is (M, 1) or (1, M)."""
+    """Load from x (B, H, T) one number for each of the M queries of tile i, in head h of
+    sequence b. shape is (M, 1) or (1, M)."""
     m = shape[0] * shape[1]
     tile = ct.load(x, (b, h, i), (1, 1, m), padding_mode=ZERO)
     return tile.reshape(shape)
@@ -122,12 +125,14 @@ def of_keys(x, at):
 
 
 def all_edges(masked, biased, dropped, counted):
-    """Whether every tile is an edge, because an array has an entry for each pair."""
+    """Whether every tile is an edge: true if inside, bias or keep is an array with an entry for
+    each pair. If `counted`, keep is a seed and a threshold instead."""
     return masked or biased or (dropped and not counted)
 
 
 def parts(only_edges):
-    """The parts of the loop over tiles, in order: True for the edges, False for the middle."""
+    """The values of `edge` in the loop over tiles: True for the edges of a `Range`, then False for
+    its middle. If only_edges, there is no middle, and the only value is True."""
     edges = (True, False)
     if only_edges:
         edges = (True,)
@@ -135,8 +140,8 @@ def parts(only_edges):
 
 
 def ordered(first, whole, rest, last, only_edges):
-    """Make a `Range`, limited so that first ≤ whole ≤ rest ≤ last; it has no middle if
-    only_edges."""
+    """Make a `Range` of the tiles first … last − 1, and limit whole and rest to these. If
+    only_edges, it has no middle. If last is below first, it has no tiles."""
     if only_edges:
         whole = last
     whole = ct.minimum(ct.maximum(whole, first), last)
@@ -145,8 +150,8 @@ def ordered(first, whole, rest, last, only_edges):
 
 
 def tiles_of_keys(begin, end, i, queries, keys, M, N, only_edges):
-    """The range of tiles of keys that the queries of tile i see. The queries see the keys from
-    begin to end, both (M, 1)."""
+    """The `Range` of tiles of N keys that the M queries of tile i see. Each query sees the keys
+    begin … end − 1, with begin and end (M, 1); `queries` is T, and `keys` is S."""
     # A query without keys must not extend the range.
     sees = begin < end  # (M, 1)
     first = ct.min(ct.where(sees, begin, keys)) // N
@@ -161,8 +166,8 @@ def tiles_of_keys(begin, end, i, queries, keys, M, N, only_edges):
 
 
 def tiles_of_queries(seeing, b, h, j, only_edges):
-    """The range of tiles of queries that see the keys of tile j, read from `seeing`, which the host
-    has computed."""
+    """The `Range` of tiles of queries that see the keys of tile j. The host has computed its four
+    numbers: they are seeing[b, h, j]."""
     first = ct.load(seeing, (b, h, j, 0), (1, 1, 1, 1)).item()
     whole = ct.load(seeing, (b, h, j, 1), (1, 1, 1, 1)).item()
     rest = ct.load(seeing, (b, h, j, 2), (1, 1, 1, 1)).item()
@@ -171,7 +176,7 @@ def tiles_of_queries(seeing, b, h, j, only_edges):
 
 
 def count(tiles, edge):
-    """How many tiles there are at the edges or, if not edge, in the middle."""
+    """The number of tiles in both edges of a `Range` or, if edge is False, in its middle."""
     if edge:
         found = (tiles.last - tiles.first) - (tiles.rest - tiles.whole)
     else:
@@ -180,7 +185,8 @@ def count(tiles, edge):
 
 
 def number(tiles, edge, n):
-    """The index of the nth tile at the edges or in the middle. The edges skip the middle."""
+    """The index of tile n of the `count(tiles, edge)` tiles. Those of the two edges are counted
+    together, from 0 on: the first tile after the middle follows the last one before it."""
     if edge:
         index = tiles.first + n
         index = index + (n >= tiles.whole - tiles.first) * (tiles.rest - tiles.whole)
@@ -223,7 +229,8 @@ def biases(bias, biased, at, dtype):
 
 
 def scores_of(raw, scale, softcap, added, biased):
-    """The scores times log₂ e, from a tile of Q Kᵀ and its biases, and the slope of the softcap."""
+    """The scores times log₂ e of a tile of pairs, and the derivative of the softcap, 1 without one.
+    raw is the tile of Q Kᵀ, and added its biases."""
     slope = 1.0
     if softcap > 0:
         bend = ct.tanh(raw * (scale / softcap))
@@ -237,7 +244,8 @@ def scores_of(raw, scale, softcap, added, biased):
 
 
 def visible(begin, end, inside, masked, added, biased, at):
-    """Whether the query of each pair may attend to the key; begin and end are those of tile i."""
+    """Whether the query of each pair of the tile `at` may attend to the key: begin ≤ key < end,
+    `inside` (if masked) is True, and the bias `added` (if biased) is not −∞."""
     key = at.j * at.N + ct.arange(at.N, dtype=ct.int32)  # (N,)
     key = of_keys(key, at)
     seen = (begin <= key) & (key < end)  # (M, N), or (N, M) if flipped
@@ -258,7 +266,8 @@ def mixed(x):
 
 
 def kept(keep, counted, heads, at):
-    """Whether dropout keeps each pair: read from keep or, if counted, computed from its seed."""
+    """Whether dropout keeps each pair of the tile `at`: read from the array keep or, if counted,
+    computed from the seed and the threshold in keep. heads is H."""
     if counted:
         # Head, query and key are mixed in one after another: each pair has bits of its own.
         head = ct.full((1, 1), at.b * heads + at.h, ct.int32)
@@ -286,7 +295,8 @@ def finite(x):
 
 
 def sees_odd(seen, x, dtype):
-    """Whether each query sees an entry that is not finite, in each column of x: (M, columns)."""
+    """For each query and each column of x (N, columns), whether the query sees a key for which this
+    column holds NaN or infinity: (M, columns). seen (M, N) says which keys each query sees."""
     # The product counts the odd entries that each query sees.
     odd = ct.where(x * 0.0 == 0.0, 0.0, 1.0)  # (N, columns)
     odd = odd.astype(x.dtype)
@@ -297,7 +307,8 @@ def sees_odd(seen, x, dtype):
 
 
 def spoilt(x, dtype, shape):
-    """For each row of x, 0 if all its entries are finite, else NaN, in a tile of this shape."""
+    """For each row of x, 0 if all its entries are finite, else NaN: one number for each query, as a
+    tile of the given shape."""
     nothing = x.astype(dtype) * 0.0
     total = ct.sum(nothing, axis=1)
     return total.reshape(shape)
