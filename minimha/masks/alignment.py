@@ -25,7 +25,8 @@ def offset_of(who: str, t: int, s: int, offset: int | None = None, align: str | 
 
 
 def checked(who: str, offset: int | None, align: str | None) -> int | None:
-    """The offset as an integer. Raises ValueError for offset and align together, or another align;
+    """Check offset and align, and return the offset as an integer, or None if it is None. Raises
+    ValueError if both are given, or for an align other than None, "top-left" and "bottom-right";
     TypeError for an offset that is not an integer."""
     if offset is not None and align is not None:
         raise ValueError(f"{who}: give offset or align, not both")

@@ -13,8 +13,8 @@ Interval = tuple[Array, Array]
 
 
 def around(seen: Array, s: int) -> tuple[Array, Array, bool]:
-    """The interval from the first to the last True of the booleans `seen` (…, S), and whether the
-    interval is whole.
+    """The interval from the first to the last True of the booleans `seen` (…, S), which say which
+    keys a query sees, and whether the interval is whole: whether it is known to contain no False.
 
     A last axis of length 1 stands for all S keys. Where no key is True, the interval is empty.
     """
@@ -30,9 +30,9 @@ def around(seen: Array, s: int) -> tuple[Array, Array, bool]:
 
 
 def equal(query: Array, key: Array) -> tuple[Array, Array, bool]:
-    """For each query (…, T), the interval from the first to the last of the keys (…, S) that are
-    equal to it, and whether the keys between are equal to it, too. The interval is empty if there
-    is no such key."""
+    """For each number in `query` (…, T), such as the id of a document, the interval from the first
+    to the last number in `key` (…, S) that equals it, and whether the interval is whole: whether
+    all numbers in it are known to be equal. The interval is empty if there is no such number."""
     xp, s = namespace(key), key.shape[-1]
     if 0 in key.shape or 0 in query.shape:
         none = xp.zeros(query.shape, dtype=xp.int64, device=key.device)

@@ -97,7 +97,10 @@ def prefix(n: int | Array | Sequence[int]) -> Mask:
 
 
 def dense(array: Array) -> Mask:
-    """A boolean array that broadcasts to (…, H, T, S). Raises TypeError unless it is boolean."""
+    """Query i sees key j where a boolean array is True at (i, j); it broadcasts to (…, H, T, S).
+
+    Raises TypeError unless the array is boolean.
+    """
     return _Dense(array)
 
 
@@ -178,8 +181,8 @@ class Band(Mask):
 
 
 class _First(Mask):
-    """Every query sees the first n keys of its sequence: n is the length of the sequence, which is
-    at most S, or the length of a prefix."""
+    """Every query sees the first n keys of its sequence. For `padding`, n is the length of the
+    sequence without its padding; for `prefix`, that of the prefix."""
 
     def __init__(self, name: str, n: Array, longest: int) -> None:
         self.name = name
@@ -346,8 +349,8 @@ def broadcasts(shape: Sequence[int], scores: Sequence[int]) -> bool:
 
 
 def boolean(array: Any, name: str) -> Array:
-    """The array of a boolean array or Tensor. Raises TypeError, with the name, for anything
-    else."""
+    """Return a boolean array, or the array of a boolean Tensor. Raises a TypeError that starts with
+    `name` for anything else."""
     if callable(array):
         raise TypeError(f"{name} is a function: call it, as in masks.causal()")
     array = backend.asarray(array_of(array))
@@ -369,11 +372,12 @@ def _integers(x: Any, must: str, fix: str = "") -> Array:
 def _fitting(
     mask: Mask, name: str, x: Array, meaning: str, scores: Scores, *positions: int
 ) -> Array:
-    """x, if its shape is the batch of the scores, followed by `positions`. With an offset, as in
-    decoding, x may be longer and is cut to the number of positions. Raises ValueError for another
+    """Return x if its shape is (*batch, *positions), with the batch of the scores. positions is
+    (S,) for one entry per key, (T,) for one per query, or () for one per sequence. If the scores
+    have an offset, as in decoding, x may be longer, and is cut. Raises ValueError for another
     shape.
 
-    name, meaning  what the message calls x and its positions
+    name, meaning  what the message calls x and its required shape
     """
     # During decoding, an array of the whole sequence may be longer than the keys that there are.
     if scores.offset is not None and positions and x.ndim:
@@ -388,13 +392,13 @@ def _fitting(
 
 
 def _length(x: Array) -> int:
-    """The length of the last axis, or 0 without one: the scores' shape then refuses the array."""
+    """The length of the last axis of x, or 0 if x has no axes, which `_fitting` refuses later."""
     return x.shape[-1] if x.ndim else 0
 
 
 def _sizes(batch: tuple[int, ...], t: int, s: int) -> tuple[int, ...]:
-    """The `Mask.sizes` of a mask whose arrays require this batch, T and S, where 0 allows any
-    length. Any number of heads is allowed."""
+    """The `Mask.sizes` of a mask whose arrays fit scores (…, H, T, S) with this batch, T = t and
+    S = s. A t or s of 0 allows any T or S, and any H is allowed."""
     if not batch:
         return t, s
     return *batch, 0, t, s

@@ -16,10 +16,11 @@ from . import intervals
 
 
 class Scores(NamedTuple):
-    """The scores that a mask is made for: their shape, and where the array is stored."""
+    """The scores that a mask is made for: their shape, the library and the device of the mask's
+    array, and which of its rows and columns are wanted."""
 
     shape: tuple[int, ...]  # (…, H, T, S), or (T, S) alone
-    like: Array
+    like: Array  # an array of the library and on the device wanted
     offset: int | None = None  # the key position of the first query, where more keys will follow
     queries: slice = slice(None)  # the queries whose rows are wanted
     keys: slice = slice(None)  # the keys whose columns are wanted
@@ -90,18 +91,20 @@ class KeyIntervals(NamedTuple):
 
 @extension_point
 def picture(mask: Mask) -> str | None:
-    """The picture of a mask for a notebook, as SVG, or None. Another room may provide this
-    function; by default the result is None, since masks themselves cannot draw."""
+    """The picture of a mask for a notebook, as the text of an SVG file, or None without one. Masks
+    themselves cannot draw: this default returns None, until a package provides another function
+    for this extension point."""
     return None
 
 
 class Mask:
     """Which query may attend to which key. Combine masks with & | ~.
 
-    A subclass defines `_array`, and `_intervals` where it can do so without the array. Both
-    return the queries and keys that `scores` asks for; intervals count from the first such key, and
-    are as short as possible. A class that defines `_array` may not inherit the `_intervals` of
-    another rule, which would tell kernels the wrong keys: this raises a TypeError.
+    A subclass defines `_array`, and `_intervals` if it knows the intervals without the array. Both
+    are only for the queries and keys that are wanted, `scores.queries_wanted` and
+    `scores.keys_wanted`. Intervals count from the first wanted key, and should be the shortest. A
+    class that defines `_array` may not inherit the `_intervals` of another rule, since kernels
+    would see the wrong keys: this raises a TypeError.
     """
 
     sizes: tuple[int, ...] = ()
@@ -306,8 +309,8 @@ class _Part(Mask):
         return KeyIntervals(self._of_heads(start, 2), self._of_heads(stop, 2), inside)
 
     def _within(self, scores: Scores) -> Scores:
-        """The scores of the whole sequence, with the queries and keys that `scores`, those of this
-        part, ask for."""
+        """Convert the `Scores` of this part to those of the whole sequence, in which the same
+        queries and keys are wanted."""
         if (scores.t, scores.s) != self.sizes[-2:]:
             raise ValueError(
                 f"{self!r} is for scores (T, S) = {self.sizes[-2:]}, not {(scores.t, scores.s)}"

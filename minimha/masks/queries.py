@@ -27,8 +27,8 @@ def resolve(mask: AnyMask, query: Array, key: Array) -> Array | None:
 def key_intervals(mask: AnyMask, query: Array, key: Array) -> KeyIntervals | None:
     """Where the keys that each query sees begin and end; None for no mask.
 
-    Attention in blocks skips the keys that no query of a block sees. Only where an interval is not
-    enough, it needs an array, which `Mask.array(…, queries=…)` of `inside` builds. The intervals
+    Attention in blocks skips the keys that no query of a block sees. It needs an array only if
+    `inside` is a mask: then `inside.array(…, queries=…)` builds the rows of a block. The intervals
     take O(T + S) memory per sequence, in addition to the array of `dense`, and of documents with
     ids on a device. Arguments and errors are those of `resolve`.
 
