@@ -11,9 +11,10 @@ from ..projections import Form
 
 
 class WithProjections(Module):
-    """A layer whose `projections` hold the weights of Q, K and V in one of their forms.
+    """A layer that stores the weights of Q, K and V in its attribute `projections`, in one of the
+    forms of `projections.FORMS`, such as "stacked".
 
-    What they hold is also an attribute of the layer: mha.w_q is mha.projections.w_q.
+    The weights are also attributes of the layer: mha.w_q is mha.projections.w_q.
     """
 
     projections: Form
@@ -28,8 +29,8 @@ class WithProjections(Module):
         return getattr(self.projections, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. A weight of the projections is set there, so that mha.w_q = w replaces
-        the matrix in use."""
+        """Set an attribute of the projections if they have one of this name, otherwise one of the
+        layer. So mha.w_q = w replaces the matrix with which the layer computes."""
         projections = vars(self).get("projections")
         if projections is not None and name in vars(projections):
             object.__setattr__(projections, name, value)

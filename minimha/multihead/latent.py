@@ -34,7 +34,8 @@ class LatentAttention(Module):
     the position, would stand between q_i and W_i^UK. For the other part,
     q_i · (c W_i^UK) = (q_i W_i^UKᵀ) · c: the *absorbed* form never makes keys and values. All heads
     attend to the latents themselves, as in multi-query attention with the key [c k^R] and the value
-    c, and W_i^UV follows. Both forms have the same output and gradients up to rounding.
+    c, and W_i^UV is applied to the result of head i. Both forms have the same output and gradients
+    up to rounding.
 
     d_model       M
     num_heads     H

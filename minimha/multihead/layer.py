@@ -63,8 +63,8 @@ class MultiHeadAttention(WithProjections):
     `projections` holds the weights and biases of Q, K and V: in the stacked form w_q, w_k, w_v,
     b_q, b_k, b_v. They are also attributes of the layer, like w_o, b_o, sink, norm_q and norm_k.
     `attend` computes attention and `project_out` the output from its heads. A subclass may override
-    them. In a layer they are extension points, where `mh.parallel` replaces them if several ranks
-    share the layer.
+    them. Both are extension points of each layer: `mh.parallel` provides other functions for a
+    layer that several ranks share.
     Raises ValueError for sizes that do not match, and for settings that the form cannot represent.
     Source: Vaswani et al. (2017), section 3.2.2; grouped heads: Ainslie et al., "GQA" (2023);
     qk_norm: Henry et al., "Query-Key Normalization for Transformers" (2020), with the root mean
@@ -272,7 +272,8 @@ class MultiHeadAttention(WithProjections):
     def _with_alibi(
         self, bias: Any, q: Any, k: Any, v: Any, past: int, cache: KeyValueCache | None
     ) -> Any:
-        """The bias of alibi (H, T, S) for these queries and keys, plus the bias given, if any."""
+        """The bias of alibi (H, T, S) for queries that follow `past` positions, without the evicted
+        keys of the cache, plus `bias` if it is not None."""
         length = k.shape[-2]
         if cache is not None:
             length = past + q.shape[-2]  # also counts the evicted positions
@@ -288,7 +289,8 @@ class MultiHeadAttention(WithProjections):
         return ops.add(bias, by_distance)
 
     def _add_qk_norm(self, qk_norm: bool | QKNorm, dtype: str) -> None:
-        """Set qk_norm and its weights for Q and K, all None without it."""
+        """Set the attributes qk_norm, the settings of the norm, and norm_q and norm_k, its weights
+        for Q and K. If qk_norm is False, all three are None."""
         if qk_norm is True:
             qk_norm = QKNorm()
         self.qk_norm = qk_norm or None
@@ -305,8 +307,8 @@ class MultiHeadAttention(WithProjections):
             self.norm_k = constant(width_k, first, dtype)  # (D,), or (G·D,)
 
     def _check_cache(self, cache: KeyValueCache | None, query: Any, key: Any) -> int:
-        """The number of positions in the cache. Raises ValueError for what only self-attention
-        can do, if there is a key."""
+        """The number of positions in the cache, 0 without one. Raises ValueError for a key together
+        with a cache, and for a key other than the query together with alibi."""
         if cache is not None and key is not None:
             raise ValueError("a cache is for self-attention: pass only the query")
         past = positions_in(cache)
@@ -323,12 +325,13 @@ class MultiHeadAttention(WithProjections):
 
 
 def constant(length: int, value: float, dtype: str) -> Tensor:
-    """A vector of equal numbers to start the training from."""
+    """A new parameter: a vector of this length, whose entries all have this value at first."""
     return parameter(backend.full((length,), value, dtype=dtype))
 
 
 def check_input(name: str, x: Any, letter: str, width: int) -> None:
-    """Raise unless x, called name in messages, is floating-point and of shape (…, T, width)."""
+    """Raise TypeError unless x has floating-point or complex numbers, and ValueError unless its
+    shape is (…, T, width). The messages call x `name`, and its width `letter`, such as "Mk"."""
     array = array_of(x)
     if not (backend.is_floating(array) or backend.is_complex(array)):
         what = f"a {type(x).__name__}"
@@ -349,13 +352,13 @@ def check_input(name: str, x: Any, letter: str, width: int) -> None:
 
 
 def check_rope(rope: Rope | None) -> None:
-    """Raise TypeError unless these are the settings of rope, or None."""
+    """Raise TypeError unless rope is a `Rope` or None."""
     if not isinstance(rope, Rope | None):
         raise TypeError(f"rope must be a positions.Rope(…), not {rope!r}")
 
 
 def positions_in(cache: KeyValueCache | None) -> int:
-    """The number of positions in a cache, 0 without one."""
+    """The number of positions in a cache, 0 without one. Raises TypeError for anything else."""
     if not isinstance(cache, KeyValueCache | None):
         raise TypeError(f"cache must be a KeyValueCache(), not {cache!r}")
     if cache is None:

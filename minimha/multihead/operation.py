@@ -43,8 +43,8 @@ def multi_head_attention(
         out     = merge_heads(attention(Q, K, V)) w_o + b_o
 
     query (…, T, M), key (…, S, Mk), value (…, S, Mv), w_q (M, H·D), w_k (Mk, G·D), w_v (Mv, G·Dv),
-    w_o (H·Dv, N), biases (columns of w,); out (…, T, N), weights (…, H, T, S). H is num_heads, and
-    G, num_kv_heads, is H unless given.
+    w_o (H·Dv, N), and each bias has an entry for each column of its matrix; out (…, T, N), weights
+    (…, H, T, S). H is num_heads, and G is num_kv_heads, by default H.
 
     The backward pass calls the pullbacks of the parts in reverse order. The gradient of b_k is
     zero up to rounding: b_k adds the same number to every score of a row, which does not change the

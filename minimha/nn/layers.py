@@ -63,7 +63,7 @@ class LayerNorm(Module):
         self.eps = at_least_0(eps, "eps")
 
     def __call__(self, x: Any) -> Any:
-        """(…, M) -> (…, M)"""
+        """Normalise the last axis of x: (…, M) -> (…, M)."""
         return layer_norm(x, self.weight, self.bias, eps=self.eps)
 
 
@@ -89,7 +89,7 @@ class RMSNorm(Module):
         self.plus_one = plus_one
 
     def __call__(self, x: Any) -> Any:
-        """(…, M) -> (…, M)"""
+        """Normalise the last axis of x: (…, M) -> (…, M)."""
         weight: Any = self.weight
         if self.plus_one:
             weight = 1 + weight  # (M,)
@@ -99,7 +99,7 @@ class RMSNorm(Module):
 class Embedding(Module):
     """A table (N, M) of embeddings, initialised with the given standard deviation.
 
-    The rows of a table of bfloat16 become float32.
+    If the table is of bfloat16, a call converts the rows that it returns to float32.
     """
 
     def __init__(
@@ -149,7 +149,9 @@ class MLP(Module):
         "swiglu"         narrow(silu(gate(x)) · widen(x))
         "geglu"          narrow(gelu(gate(x)) · widen(x))
 
-    hidden  the width between the two maps, 4 M by default
+    widen and gate are linear maps M -> hidden, and narrow is a linear map hidden -> M.
+
+    hidden  4 M by default
 
     Source: Vaswani et al. (2017), section 3.3; Shazeer, "GLU Variants Improve Transformer" (2020).
     """
@@ -180,7 +182,7 @@ class MLP(Module):
         self.narrow = Linear(hidden, d_model, bias=bias, rng=rng, dtype=dtype)  # hidden -> M
 
     def __call__(self, x: Any) -> Any:
-        """(…, M) -> (…, M)"""
+        """Apply the perceptron to the last axis of x: (…, M) -> (…, M)."""
         activated = _ACTIVATIONS[self.activation]
         wide = self.widen(x)  # (…, hidden)
         if self.gate is None:

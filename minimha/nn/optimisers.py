@@ -239,7 +239,8 @@ memory for their old values, which are freed only after the update."""
 
 
 def _in_steps(params: list[Tensor]) -> list[list[Tensor]]:
-    """Divide the parameters into lists whose members are updated together."""
+    """Divide the parameters into lists, each of which is updated at once: a single list for CuPy,
+    otherwise lists of at most `_TOGETHER` entries, unless one parameter alone has more."""
     # On a GPU, few kernels update all parameters at once.
     if params and backend.on_cupy(params[0].data):
         return [params]
@@ -572,7 +573,8 @@ def _keep_freed_memory() -> None:
     """Make glibc keep up to 64 MB of the memory that a training step frees for the next step.
 
     Otherwise glibc returns large blocks to the system and gets them back page by page, which takes
-    a fifth of the time of a small GPT's step. Its threshold becomes twice the size of the
-    largest piece freed so far of at most 32 MiB; this piece is never written to and costs nothing.
+    a fifth of the time of a small GPT's step. The limit of the free memory that it keeps is twice
+    the size of the largest block of at most 32 MiB that has been freed. So a block of almost 32 MiB
+    is allocated here and freed; nothing is written to it, so the system need not provide it.
     """
     bytes(2**25 - 2**16)  # a little less than 32 MiB, with its header
