@@ -125,9 +125,9 @@ class Communicator:
     def exchange(
         self, what: str, parts: Mapping[int, Array], sources: Iterable[int]
     ) -> Iterator[Array]:
-        """Exchange arrays in one call that all ranks make: send parts[r] to every other rank r, and
-        yield one array from each source, in the order of sources. This rank's own part is not
-        sent."""
+        """Exchange arrays in one call that all ranks make: send parts[r] to each other rank r in
+        parts, and yield one array from each rank in sources, in this order. If this rank is among
+        them, its own part is yielded without being sent. `what` names the call in messages."""
         self._calls += 1
         step = "" if self.step is None else f"step {self.step}, "
         text = f"{step}call {self._calls}: {what}"

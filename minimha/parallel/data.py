@@ -90,7 +90,8 @@ class Buckets:
         """The state that the optimiser would have on a single process, put together from the
         `Optimiser.state` of all ranks.
 
-        joined(k, x) joins the parts x of all ranks of parameter number k, which is split.
+        joined(k, x) is called for the parameters in `split`: k is the number of the parameter, and
+        x this rank's part of an array of its state. It returns the whole array, from all ranks.
         """
         whole = {}
         for name, x in state.items():
@@ -105,8 +106,8 @@ class Buckets:
 
     def part_of_state(self, state: Mapping[str, Array], cut: Any) -> dict[str, Array]:
         """The state of this rank's optimiser, cut from the state of an optimiser on a single
-        process: the inverse of `whole_state`. cut(k, x) returns this rank's part of x for parameter
-        number k, which is split."""
+        process: the inverse of `whole_state`. cut(k, x) is called for the parameters in `split`:
+        it returns this rank's part of x, an array of the state of parameter number k."""
         found = {}
         for number, (places, bucket) in enumerate(self._entries):
             for field in [n.partition(".")[2] for n in state if n.startswith(f"{places[0]}.")]:

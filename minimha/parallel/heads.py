@@ -26,8 +26,8 @@ AXES = {"w_q": 1, "w_k": 1, "w_v": 1, "b_q": 0, "b_k": 0, "b_v": 0, "w_o": 0, "s
 
 
 class HeadParallel(Way):
-    """The "heads" way to divide the training of a GPT: each rank computes its own heads of
-    every layer, and everything else, for all tokens.
+    """The "heads" way to divide the training of a GPT: each rank reads all tokens, and computes its
+    own heads of every attention layer. Every rank computes all other layers in full.
 
     A rank computes with the model `own`, and also keeps the whole model, for evaluation and
     checkpoints.
@@ -66,8 +66,8 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
     Query heads go with the key head that they share. Called with the same inputs on every rank, the
     layer then returns the whole output on every rank.
 
-    Raises ValueError if there are more ranks than key heads, for a form of the projections other
-    than stacked, and for alibi and a norm over all heads, which belong to a whole layer.
+    Raises ValueError if there are more ranks than key heads, and for a layer that is not in the
+    stacked form, or that has alibi or a `QKNorm` over all heads.
     """
     sizes = layer.sizes
     require_one_each(comm.size, sizes.num_kv_heads, "heads of keys and values")

@@ -11,8 +11,8 @@ from .collectives import parts
 
 
 def runs(length: int, size: int, zigzag: bool = False) -> list[list[slice]]:
-    """The runs of positions that each rank holds. A rank has one run, which is its entry of
-    `parts`.
+    """For each rank, a list of the runs of positions that it holds. Without zigzag a rank has one
+    run: rank r holds the positions parts(length, size)[r].
 
     With zigzag, there are 2·size blocks, and rank r holds blocks r and 2·size − 1 − r. Under a
     causal mask early queries see few keys and late queries many, so one block of each gives all

@@ -271,8 +271,9 @@ def _of_one_head(query: Array, key: Array, value: Array, **settings: Any) -> tup
 
 
 class Block(NamedTuple):
-    """One block of keys and values. All ranks send a block with the same number round the ring at
-    the same time; it belongs to one key head and to one of the `pieces` of a rank's positions."""
+    """One block of keys and values: those of one key head, for one of the `Route.pieces` into which
+    the positions of a rank are divided. All ranks send the blocks of the same key head and the same
+    piece round the ring at the same time."""
 
     query_heads: slice  # the query heads that share the key head
     number: int  # which of the pieces it is
