@@ -23,8 +23,8 @@ more time per byte, and large buckets more memory, since their entries are copie
 
 
 class DataParallel(Way):
-    """The "data" way to divide the training of a GPT: each rank reads its own sequences,
-    with the whole model."""
+    """The "data" way to divide the training of a GPT: each rank computes with the whole model, on
+    its own sequences."""
 
     axis = 0
 
