@@ -42,7 +42,8 @@ namespaces: dict[type, Any] = {}
 
 
 def namespace(*arrays: Any) -> Any:
-    """The array-API namespace of the first array among the arguments."""
+    """The array-API namespace of the first array among the arguments: its library's module of
+    functions, such as numpy."""
     for y in arrays:
         if type(y) in namespaces:
             return namespaces[type(y)]
@@ -63,7 +64,7 @@ def namespace(*arrays: Any) -> Any:
 
 
 def library(name: str) -> Any:
-    """The namespace of a library by its name, one of `LIBRARIES`.
+    """Import the library of this name, one of `LIBRARIES`, and return its namespace.
 
     Raises ValueError for another name, RuntimeError for a library that cannot be used here.
     """
@@ -151,7 +152,8 @@ def is_half(x: object) -> bool:
 
 
 def is_complex(x: object) -> bool:
-    """Whether x is an array of complex numbers: forward only, for the complex step."""
+    """Whether x is an array of complex numbers, which have no gradient. They come from the complex
+    step of gradient checks, f(x + ih)."""
     if type(x) is np.ndarray:
         return x.dtype.kind == "c"
     return has_kind(x, "complex floating")
@@ -175,14 +177,16 @@ def is_exact(x: object) -> bool:
 
 
 def has_kind(x: Any, kind: str | tuple[str, ...]) -> bool:
-    """Whether x is an array with a kind of dtype that the standard defines, or of bfloat16."""
+    """Whether x is an array whose dtype is of this kind, or of one in a tuple of kinds: those of
+    the standard's `isdtype`, such as "integral". bfloat16 counts as "real floating"."""
     if getattr(getattr(x, "dtype", None), "name", "") == "bfloat16":  # of ml_dtypes
         return kind == "real floating" or "numeric" in kind
     return is_array(x) and bool(namespace(x).isdtype(x.dtype, kind))
 
 
 def require(test: Callable[[object], bool], x: object, name: str) -> None:
-    """Raise TypeError, with the name, unless x passes `is_integral` or `is_boolean`."""
+    """Raise TypeError unless x passes the test, `is_integral` or `is_boolean`. The message calls x
+    by `name`."""
     if not test(x):
         what = f"of type {type(x).__name__}"
         if hasattr(x, "dtype"):
@@ -194,10 +198,10 @@ def require(test: Callable[[object], bool], x: object, name: str) -> None:
 
 
 def place(x: Array) -> tuple[type, Any]:
-    """Where x is stored: its type, and what identifies its device among those of its library.
+    """Where x is stored: the type of x, and its device or what identifies the device.
 
-    Compare these, and use these as keys, in place of the devices themselves: CuPy's devices cannot
-    be hashed, and devices of different libraries cannot be compared.
+    These pairs can be compared and used as keys of a dictionary. Devices themselves cannot: those
+    of CuPy cannot be hashed, and those of different libraries cannot be compared.
     """
     if isinstance(x, np.ndarray):
         return type(x), "cpu"
@@ -231,12 +235,13 @@ def number(x: Any) -> Any:
 
 
 def setting(x: Any) -> Any:
-    """A setting with Python numbers in place of NumPy's and of arrays without axes, also inside
-    tuples, lists, dictionaries and slices. Anything else is returned as it is.
+    """Convert a setting, an argument such as axis: NumPy's scalars and arrays without axes become
+    Python numbers, also inside tuples, lists, dictionaries and slices. Anything else is returned
+    as it is.
 
-    Such arrays are common: where a reduction of NumPy returns a number, those of other libraries
-    return an array without axes. If it is on a device, the host waits for it. The number does not
-    change if the array is modified later.
+    Arrays without axes are common: where a reduction of NumPy returns a number, those of other
+    libraries return such an array. If it is on a device, the host waits for it. The number does
+    not change if the array is modified later.
     """
     if type(x) in (float, int, bool):  # fast path
         return x
@@ -314,7 +319,8 @@ def clip(x: Array, low: Any = None, high: Any = None) -> Array:
 
 
 def explain_memory(error: Exception) -> None:
-    """Note on a MemoryError how much memory is free on CuPy's GPU, and what to change."""
+    """Add a note to the error if it is a MemoryError: what to change and, if CuPy raised it, how
+    much memory of the GPU is free."""
     if not isinstance(error, MemoryError) or hasattr(error, "__notes__"):
         return
     free = ""
@@ -327,8 +333,8 @@ def explain_memory(error: Exception) -> None:
 
 
 def owned(arrays: list[Any], k: int) -> Array:
-    """arrays[k] if it is an array of NumPy or CuPy and nothing else refers to it or to its memory,
-    else a copy."""
+    """An array that the caller may change in place: arrays[k] itself if it is an array of NumPy or
+    CuPy and nothing but the list refers to it or to its memory, else a copy."""
     x = arrays[k]
     owns_memory = getattr(x, "base", x) is None  # a view's base is the array that owns its memory
     references = sys.getrefcount(arrays[k])
@@ -339,14 +345,15 @@ def owned(arrays: list[Any], k: int) -> Array:
 
 @extension_point
 def large_sum(a: Array, b: Array) -> Array:
-    """a + b for large arrays on the host. A package may provide a faster sum."""
+    """a + b for large arrays on the host. At this extension point, a package may provide a faster
+    sum."""
     return a + b
 
 
 @extension_point
 def device_sum(x: Array, axis: Any, keepdims: bool) -> Array | None:
-    """`total` of an array on a device, or None to use the sum of the array's library. A package may
-    provide a faster sum."""
+    """The sum that `total` returns for an array that is not NumPy's; None if the array's own
+    library is to compute it. At this extension point, a package may provide a faster sum."""
     return None
 
 
@@ -379,9 +386,9 @@ def on_host(x: Array) -> bool:
 
 
 def sample(x: Array, whole: bool) -> bytes:
-    """The bytes of some entries of x, to notice whether x has changed: of all entries if x has up
-    to 1 KiB or if `whole` is true, else of 16 entries. Of an array on a device, none are read
-    unless `whole` is true."""
+    """Bytes of x by which to notice later that x has changed: those of all entries if x has up to
+    1 KiB or if `whole` is true, else those of 16 entries. For an array on a device they are empty,
+    unless `whole` is true, so that the host need not wait for the device."""
     if not isinstance(x, np.ndarray):
         if not (whole or on_host(x)):
             return b""
@@ -401,20 +408,22 @@ def _sample_places(size: int) -> np.ndarray:
 
 
 def like(host: np.ndarray, x: Array) -> Array:
-    """A copy of an array of the host in the library and on the device of x. The dtype does not
-    change."""
+    """A copy of the NumPy array `host` in the library and on the device of x. It keeps the dtype of
+    `host`."""
     return move(host, namespace(x), x.device)
 
 
 def move(x: Array, xp: Any, device: Any = None) -> Array:
-    """A copy of x in the library with namespace xp."""
+    """A copy of x in the library with namespace xp, on the given device of this library or, if
+    None, on its default device."""
     return xp.asarray(to_numpy(x).copy(), device=device)
 
 
 def to_device(x: Array, device: Any) -> Array:
-    """x on a device of its library: an object, or a name such as "cpu", "cuda:1" or "device1".
+    """x on another device of its library. The device is given as an object of the library, or by
+    its name, such as "cpu", "cuda:1" or "device1".
 
-    NumPy arrays become CuPy arrays on a GPU, and NumPy arrays again on the CPU.
+    On "cuda" a NumPy array becomes a CuPy array; on "cpu" a CuPy array becomes a NumPy array.
     Raises ValueError for a device that the library does not have, RuntimeError as `library` does.
     """
     named = isinstance(device, str)
@@ -442,7 +451,8 @@ def _names(device: Any) -> set[str]:
 
 
 def mover(x: Array) -> Callable[[Array], Array]:
-    """A function that moves an array to the library and device of x."""
+    """A function that returns an array in the library and on the device of x: the array itself if
+    it is there already, else a copy."""
     there = place(x)
     xp = namespace(x)
     device = x.device
@@ -461,8 +471,8 @@ def pick(x: Array, key: tuple[Any, ...]) -> Array:
 
 
 def add_at(shape: tuple[int, ...], key: tuple[Any, ...], updates: Array) -> Array:
-    """Zeros of a shape with updates added at key; where key repeats an entry, they add up. The sum
-    of 16-bit updates is float32."""
+    """An array of zeros of this shape, with the updates added to its entries [key]. If key selects
+    an entry several times, all its updates are added. Updates of 16-bit floats give float32."""
     xp = namespace(updates)
     if is_half(updates):  # in 16 bits a sum would stop growing
         updates = xp.astype(updates, xp.float32)
@@ -554,8 +564,8 @@ def erf(x: Array) -> Array:
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
-    """erf, one entry at a time. A complex x comes from a complex step and has so small an imaginary
-    part h that erf(x + ih) = erf x + ih · 2/√π · exp(−x²) is exact."""
+    """The error function by Python's math.erf, one entry at a time. Complex numbers x + ih come
+    from a complex step, whose h is so small that erf x + ih · 2/√π · exp(−x²) is exact."""
     y = np.vectorize(math.erf, otypes=[x.real.dtype])(x.real)
     if not is_complex(x):
         return y
@@ -577,14 +587,14 @@ def einsum(subscripts: str, *operands: Array) -> Array:
 
 
 def generator(rng: Rng) -> np.random.Generator:
-    """The generator rng itself, or a new generator if rng is a seed."""
+    """rng itself if it is a generator or `EMPTY`, else a new generator with the seed rng."""
     if rng is EMPTY:
         return rng
     return np.random.default_rng(setting(rng))
 
 
 def is_generator(rng: object) -> bool:
-    """Whether this is a generator, whose draws differ, and not a seed."""
+    """Whether rng is a generator, which gives new numbers at each draw, and not a seed."""
     return isinstance(rng, np.random.Generator)
 
 
@@ -594,8 +604,8 @@ leaves the memory uninitialised."""
 
 
 def normal(rng: Rng, shape: tuple[int, ...], *, std: float, dtype: str) -> Array:
-    """An array of normal numbers with mean 0, drawn on the host, so that a seed gives the same
-    numbers for every library."""
+    """An array of normal numbers with mean 0 and standard deviation std, drawn on the host, so that
+    a seed gives the same numbers for every library. If rng is `EMPTY`, nothing is drawn."""
     shape = tuple(map(index, shape))
     if rng is EMPTY:
         return np.empty(shape, dtype)

@@ -14,8 +14,8 @@ _HERE = os.path.dirname(__file__) + os.sep
 
 
 def calling_lines() -> str:
-    """The lines of code outside the engine from which this function was called, the innermost last,
-    at most eight."""
+    """The lines of code outside `minimha_autograd` from which this function was called: at most
+    eight, the innermost last."""
     import traceback
 
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(_HERE)]
@@ -25,7 +25,8 @@ def calling_lines() -> str:
 
 
 def check_values(name: str, arguments: dict[str, Any], values: Sequence[Any]) -> None:
-    """Raise FloatingPointError if a value is NaN, or infinite though all arguments are finite."""
+    """Raise FloatingPointError if a value of the operation `name` contains a NaN, or an infinity
+    though all arguments are finite."""
     for what, place in map(_first_not_finite, values):
         if not what:
             continue
@@ -38,16 +39,16 @@ def check_values(name: str, arguments: dict[str, Any], values: Sequence[Any]) ->
 
 
 def check_gradient(gradient: Any, where: str, lines: str) -> None:
-    """Raise FloatingPointError if a gradient is NaN or infinite. `lines` are the lines of code that
-    called the operation."""
+    """Raise FloatingPointError if a gradient contains a NaN or an infinity. `where` says in words
+    which gradient it is; `lines` are the lines of code that called the operation."""
     what, place = _first_not_finite(gradient)
     if what:
         raise _anomaly(f"{what} {where}{place}", lines or "  (a line outside detect_anomaly)")
 
 
 def _first_not_finite(x: Any) -> tuple[str, str]:
-    """What x contains, a NaN or else an infinity, in words, and the place of the first such entry.
-    Both texts are empty if x is finite."""
+    """What x contains, "NaN" or else "infinity", and where the first one is, such as " at (2, 5)",
+    or "" for a Python number. Both texts are empty if x is finite."""
     if isinstance(x, float):
         return "NaN" if math.isnan(x) else "infinity" if math.isinf(x) else "", ""
     if backend.is_floating(x) or backend.is_complex(x):

@@ -40,15 +40,16 @@ _CHANGING = allocate_lock()
 
 
 class _Block:
-    """A block inside which this function is called. Two blocks are never equal, even if their
-    functions are."""
+    """An open block of `replaced_by` and the function that is called inside it. A block equals only
+    itself, so that of two blocks with one function, the right one is removed at its end."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
 
 class ExtensionPoint:
-    """A function that another room may replace. A call returns what the replacement returns.
+    """A function that another room, a folder of the package, may replace. A call of the extension
+    point calls the replacement and returns its result.
 
     default   the function that is called until another one is provided
     function  the function called now. Code that runs often calls `point.function(x)`, which saves
@@ -90,14 +91,16 @@ class ExtensionPoint:
                 self._choose()
 
     def _choose(self) -> None:
-        """Call the function of the block that began last; outside all blocks, the one provided."""
+        """Set `function` to that of the open block that began last or, if no block is open, to the
+        one that was provided."""
         self.function = self._provided
         if self._blocks:
             self.function = self._blocks[-1].function
 
 
 def extension_point(default: Callable[..., Any]) -> ExtensionPoint:
-    """Make a function of a module an extension point, which `providers` may name."""
+    """Make a function of a module an extension point, at which the function that `providers` names
+    for it is called instead of it."""
     point = ExtensionPoint(default)
 
     def first_call(*args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,8 @@ from typing import Any
 def on_first_use(
     package: str, rooms: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package whose rooms are entered on first use.
+    """The `__getattr__` and the `__dir__` of a package that imports its rooms, the modules inside
+    it, only when one of their names is first used.
 
         if TYPE_CHECKING:
             from . import pictures
@@ -22,10 +23,10 @@ def on_first_use(
                 "transformers": "GPT Block",
             })
 
-    rooms  the modules of the package that are entered, each with the names that the package offers
-           from it, which may be modules inside it. The room itself is offered, too
+    rooms  for each of these modules, by name, what the package offers from it: names of its objects
+           or of modules inside it, with spaces between them. The package offers the room, too
 
-    Type checkers and editors read the imports above; `dir` lists `__all__`.
+    Type checkers and editors read the imports after TYPE_CHECKING; `dir` lists `__all__`.
     """
     room_of = {name: room for room, names in rooms.items() for name in names.split()}
 
