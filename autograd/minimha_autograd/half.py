@@ -30,7 +30,7 @@ from .backend import Array, namespace
 
 
 def widened(x: Any) -> Any:
-    """An array of 16-bit floats as one of float32; anything else unchanged."""
+    """Convert an array of 16-bit floats to float32; return anything else unchanged."""
     if not backend.is_half(x):
         return x
     xp = namespace(x)
@@ -38,7 +38,7 @@ def widened(x: Any) -> Any:
 
 
 def rounded(x: Any, dtype: Any) -> Any:
-    """An array of float32 as one of a dtype of 16 bits; anything else unchanged."""
+    """Round an array of float32 to a dtype of 16 bits; return anything else unchanged."""
     if not backend.is_array(x):
         return x
     xp = namespace(x)
@@ -48,8 +48,8 @@ def rounded(x: Any, dtype: Any) -> Any:
 
 
 def rounded_like(x: Any, other: Array) -> Any:
-    """An array of float32 rounded to the dtype of another of the same library, if that has 16 bits;
-    anything else unchanged."""
+    """Round x, an array of float32, to the dtype of `other`, an array of 16-bit floats of the same
+    library. Return x unchanged if either is anything else."""
     if type(x) is type(other) and backend.is_half(other):
         return rounded(x, other.dtype)
     return x
@@ -77,18 +77,19 @@ def of_wide(pullback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def always(*_: Any) -> bool:
-    """Native for all arrays: the operation only moves or selects entries, or its function converts
-    them to float32 itself."""
+    """True: for operations that are native, that is, receive 16-bit floats as they are, for all
+    arguments. They only move or select entries, or convert them to float32 themselves."""
     return True
 
 
 def alike(*arrays: Any) -> bool:
-    """Native for sums and differences of arrays of the same shape: they are rounded once, and their
-    gradients are the cotangent or its negative.
+    """Whether all arguments are arrays of one shape: then sums and differences are native, that is,
+    receive 16-bit floats as they are. They round once, and their gradients are the cotangent or its
+    negative.
 
-    Not native are products, whose gradients would be rounded before they are added to others; a
-    number beside an array, since it would itself be rounded first; and arrays that broadcast, whose
-    gradients are sums.
+    A number beside an array would itself be rounded first, and the gradients of arrays that
+    broadcast are sums. Products are not native even for one shape, since their gradients would be
+    rounded before they are added to others.
     """
     shapes = [x.shape for x in arrays if backend.is_array(x)]
     no_number = len(shapes) == len(arrays)
@@ -96,7 +97,8 @@ def alike(*arrays: Any) -> bool:
 
 
 def on_device(*arrays: Array) -> bool:
-    """Native if no array is on the host: a GPU multiplies 16-bit matrices several times faster than
+    """Whether no argument is an array on the host: then matrix products are native, that is,
+    receive 16-bit floats as they are. A GPU multiplies 16-bit matrices several times faster than
     float32 ones, and adds up the products in float32."""
     return not any(backend.is_array(x) and backend.on_host(x) for x in arrays)
 
@@ -151,7 +153,8 @@ def with_bfloat16(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Call
     """The value and the pullback of a function that multiplies matrices, with factors in bfloat16.
 
     function  returns a value, or a tuple of values, and their pullback
-    arrays    float32; the function receives them as bfloat16, and its pullback the cotangents
+    arrays    float32; the function receives them as bfloat16, and its pullback receives the
+              cotangents as bfloat16
 
     The values and the gradients are converted back to float32.
     """

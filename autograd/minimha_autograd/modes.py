@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 
 class Modes(NamedTuple):
-    """The number of open blocks of each kind. They are counted, because generators may close theirs
-    in any order."""
+    """How many blocks `with no_grad():` and `with detect_anomaly():` are open, and the functions of
+    the open `watch` blocks. The blocks are counted, because blocks that are open in several
+    generators may end in any order."""
 
     no_grad: int = 0
     detect_anomaly: int = 0
@@ -34,8 +35,8 @@ modes: ContextVar[Modes] = ContextVar("modes", default=_NOTHING_OPEN)
 
 
 class _Counted(ContextDecorator):
-    """The base of the blocks: a context manager and decorator. Open blocks of a class are counted
-    in the field of `Modes` that has the name of the class."""
+    """The base class of `no_grad` and `detect_anomaly`, which are context managers and decorators.
+    The field of `Modes` that has the name of the class counts its open blocks."""
 
     def __enter__(self) -> None:
         self._add(1)
@@ -55,9 +56,9 @@ class _Counted(ContextDecorator):
 
 
 class no_grad(_Counted):  # noqa: N801  reads as a statement
-    """Operations on Tensors are not recorded inside: `with no_grad():`, or `@no_grad()` on a
-    function. Each thread and each asyncio task has a context of its own (see `contextvars`), and a
-    block applies to the current one; a task that is created inside starts with a copy."""
+    """Operations on Tensors are not recorded on the tape inside: `with no_grad():`, or `@no_grad()`
+    on a function. A block applies to the current thread or asyncio task alone (see `contextvars`),
+    and to tasks that are created inside the block, even after it has ended."""
 
 
 class detect_anomaly(_Counted):  # noqa: N801
@@ -65,9 +66,9 @@ class detect_anomaly(_Counted):  # noqa: N801
 
     FloatingPointError names the operation, the first such entry, and the lines that called the
     operation. In a value, NaN is an anomaly; so is infinity, unless an input contains one already,
-    as a mask of −∞ does. In a gradient, both are. Arrays saved inside are compared entry by entry,
-    on devices too. All this takes time and synchronises a GPU: use it to search for a mistake, not
-    for training.
+    as a mask of −∞ does. In a gradient, both are. To notice that an array that a pullback needs
+    was changed in place, all its entries are compared, on devices too. All this takes time and
+    synchronises a GPU: use it to search for a mistake, not for training.
     """
 
 

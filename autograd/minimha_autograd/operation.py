@@ -44,9 +44,10 @@ class Operation(Protocol):
     returns Tensors. `with_pullback` takes arrays and returns the value and the pullback.
 
     `function` is the function as it was written, for calls inside other operations: these check
-    their arguments already, and guard what it saves. `wanted` makes the named tuple that such a
-    call passes on, False where nothing is given: `linear.wanted(x=True, w=True)`. It is None if
-    the function has no keyword `wanted`.
+    their arguments already, and notice changes of the arrays that it saves. `wanted` makes the
+    named tuple of booleans by which such a call says which gradients it wants, False for an array
+    that it does not name: `linear.wanted(x=True, w=True)`. It is None if the function has no
+    keyword `wanted`.
     """
 
     __name__: str
@@ -87,14 +88,16 @@ def operation(
     requirement  called with the arguments after an error: returns the requirement that they violate
                  and the likely fix, or None
     converts     the value may have another dtype or library than that of the arguments
-    settings     the positional arguments that are settings as well; their gradients are None
-    describes    errors list the arguments; False if those of the function say what is wrong
-    narrow       the arguments that may be of 16 or 8 bits beside wider ones, also in a class that
-                 the function knows; the pullback returns wide gradients for them
+    settings     the names of positional arguments that are settings, not arrays, such as the
+                 subscripts of einsum; their gradients are None
+    describes    whether errors list the arguments; False if the function's own errors name them
+    narrow       the names of arguments, such as weights, that may have 16 or 8 bits beside wider
+                 ones; they may also be objects, such as quantised weights, of a class that the
+                 function knows. The pullback returns wide gradients for them
     native       a predicate of the arguments from `half`: whether the function receives 16-bit
                  floats as they are; by default it receives float32
-    selecting    the settings that are indices: arrays without axes in them stay on their device,
-                 and in all other settings become Python numbers, unless they are boolean
+    selecting    the names of settings that are indices: an array without axes in them stays on its
+                 device. In other settings it becomes a Python number, unless it is boolean
 
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
     arrays and returns the value and the pullback, in which broadcasting is undone.
@@ -150,7 +153,8 @@ def _lifted(function: Callable[..., tuple[Any, Pullback]], options: Options) -> 
 
 
 def _for_tensors(signature: Signature) -> Callable[..., Any]:
-    """The operation, which records a node of the tape if a gradient is wanted."""
+    """The operation itself, a function of arrays and Tensors. It records a node on the tape if the
+    gradient of any Tensor is wanted."""
     name = signature.name
     arity = signature.arity
     call = signature.call
@@ -260,10 +264,11 @@ class Signature:
     """The function of an operation, and what its parameters say.
 
     name      of the function
-    arrays    the names of its arrays; none if it takes any number of them
-    arity     how many these are
+    arrays    the names of its array arguments, such as ("a", "b"); () if it takes any number, *xs
+    arity     the number of these names
     settings  the names of its settings
-    wanted    a function that makes `wanted`; None if the function has no such keyword
+    wanted    makes the value of the function's keyword `wanted`, booleans that say which gradients
+              are wanted; None if the function has no such keyword
     shown     the inspect.Signature for callers, without `wanted`
     """
 
@@ -303,9 +308,11 @@ class Signature:
         settings: dict[str, Any],
         recorded: bool,
     ) -> tuple[Any, list[Any], Pullback, Any, tuple[Any, ...]]:
-        """Call the function: the value, the value as a list of arrays, the pullback, and `Dtypes`.
+        """Call the function. Returns its value, the value as a list of arrays, the pullback, and
+        the two parts of `Dtypes`.
 
-        wanted    for each array anything that is true or false, such as an edge or None
+        wanted    for each array something that is true if its gradient is wanted, such as the edge
+                  of its Tensor, and else false, such as None
         recorded  whether a node of the tape will hold the pullback
         """
         options = self._options
@@ -358,7 +365,9 @@ class Signature:
         return value, values, pullback, dtype, halves
 
     def _rounded(self, y: Any, dtype: Any, recorded: bool) -> Any:
-        """A value in the dtype of the arguments, unless the operation converts."""
+        """The value y in `dtype`, that of the arguments: rounded if that has 16 bits. With the
+        option `converts`, y may have any dtype. Raises TypeError for another floating-point dtype,
+        and for a complex value that would be recorded on the tape."""
         if self._options.converts:
             refusals.check_dtype(y, None, recorded)
             return y
@@ -370,7 +379,8 @@ class Signature:
         return y
 
     def _widened(self, arrays: list[Any]) -> list[Any]:
-        """The arrays as float32, except those that may be narrow beside it."""
+        """The arrays, those of 16-bit floats converted to float32, except for arguments that are
+        declared `narrow`."""
         inputs = []
         for name, x in self.labelled(arrays).items():
             if name not in self._options.narrow:
@@ -403,7 +413,8 @@ class Signature:
         arrays: list[Any],
         settings: dict[str, Any],
     ) -> Exception:
-        """The error with the name of the operation, its requirement and the arguments."""
+        """The error with the name of the operation, the requirement that was violated, and the
+        arguments added to its message."""
         # The requirement is looked at only if the error is one that it may explain.
         required = None
         if self._options.requirement is not None:
@@ -420,8 +431,9 @@ class Signature:
         return refusals.explained(error, self.name, listed, required)
 
     def bind(self, inputs: Any, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The arrays in order, even if named or in a list, and the settings by name. A number or
-        None for a named array argument becomes a setting."""
+        """Sort the arguments of a call: return the arrays in order, even if the call names them or
+        gives them in a list, and the settings by name, even if the call gives them by position. A
+        named number or None in place of the last array, as in b=2, counts as a setting."""
         positional: tuple[Any, ...] = ()
         if not self._any_number:
             positional = inputs[self.arity :]  # sum(x, 0)
@@ -457,15 +469,17 @@ class Signature:
         return inputs, settings
 
     def _by_name(self, settings: dict[str, Any], number_before: int) -> list[Any]:
-        """The arrays given by name, after so many by position, taken out of the settings. A number
-        or None at the end is no array, and stays a setting."""
+        """Take the arrays that a call gives by name out of the settings, and return them in order.
+        They come after the `number_before` arrays that it gives by position. Numbers and None at
+        the end are no arrays, and stay settings."""
         names = self.arrays[number_before:]
         while names and isinstance(settings.get(names[-1]), str | None | Number):
             names = names[:-1]
         return [settings.pop(name, None) for name in names]
 
     def _setting(self, name: str, x: Any) -> Any:
-        """A setting as an array or a Python number."""
+        """Convert a setting: a Tensor to its array, an array without axes to a Python number unless
+        it is boolean. Raises TypeError for a Tensor that requires a gradient, except in no_grad."""
         if isinstance(x, Variable):
             if x._edge is not None and not modes.get().no_grad:
                 raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
@@ -477,7 +491,8 @@ class Signature:
         return backend.setting(x)
 
     def label(self, k: int) -> str:
-        """The name of an array argument."""
+        """The name of the array argument number k, such as "a"; "array k" if the function takes any
+        number of arrays."""
         if k < self.arity:
             return self.arrays[k]
         return f"array {k}"  # one of *arrays
@@ -488,8 +503,9 @@ class Signature:
 
 
 def _maker_of_wanted(names: tuple[str, ...]) -> Callable[..., Wanted]:
-    """A function that makes `wanted` from booleans, for the arrays of these names; it takes them by
-    position or by name, and those that are left out are False."""
+    """A function that makes `wanted`, a named tuple whose fields are the names of the arrays, from
+    booleans by position or by name; False for those that are left out. Without names, it makes a
+    plain tuple."""
     if not names:
         return lambda *booleans: booleans
     left_out = [False] * len(names)
