@@ -11,14 +11,14 @@ from ..backend import Array, is_complex, namespace
 
 
 def real(x: Array) -> Array:
-    """The real part, which comparisons look at."""
+    """The real part of x, by which comparisons decide; x itself if it is real."""
     if is_complex(x):
         return namespace(x).real(x)
     return x
 
 
 def sign(x: Array) -> Array:
-    """−1, 0 or 1, in the dtype of x."""
+    """The sign of x, or of its real part if x is complex: −1, 0 or 1, in the dtype of x."""
     xp = namespace(x)
 
     # The library's sign of a complex z is z / |z|, which is no longer the sign of x.
@@ -27,7 +27,7 @@ def sign(x: Array) -> Array:
 
 
 def absolute(x: Array) -> Array:
-    """|x|, or for complex numbers the function that continues it: x or −x."""
+    """|x| for real x. For complex x, x or −x, whichever has a positive real part, else 0."""
     # The standard's |a + ih| has no derivative; this one is analytic away from a = 0.
     if is_complex(x):
         return sign(x) * x

@@ -227,7 +227,8 @@ def pow(
 
 
 def _slope_of_power(a: Array, b: Array) -> Array:
-    """b · aᵇ⁻¹, and 0 where b = 0, though 0⁻¹ is infinite."""
+    """The derivative b · aᵇ⁻¹ of aᵇ with respect to a: 0 where b = 0, also at a = 0, where 0 · 0⁻¹
+    would be NaN."""
     if is_array(b):
         xp = namespace(b)
         slope = b * a ** (b - 1)
@@ -252,7 +253,7 @@ def minimum(a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 def _choice(a: Array, b: Array, larger: bool) -> tuple[Array, Pullback]:
-    """The larger or the smaller number of each pair."""
+    """The value and the pullback of `maximum` if `larger` is true, else those of `minimum`."""
     xp = namespace(a, b)
     a, b = _as_arrays(a, b)
     real_a = real(a)
@@ -275,7 +276,7 @@ def _choice(a: Array, b: Array, larger: bool) -> tuple[Array, Pullback]:
 
 
 def _as_arrays(a: Any, b: Any) -> tuple[Array, Array]:
-    """Two arrays, where one of the two may have been a number."""
+    """a and b as two arrays, where one of them may be a number."""
     if not is_array(a):
         a = _array_like(a, b)
     if not is_array(b):
@@ -284,7 +285,8 @@ def _as_arrays(a: Any, b: Any) -> tuple[Array, Array]:
 
 
 def _array_like(number: Any, other: Array) -> Array:
-    """A number as an array for use with the other."""
+    """A number as an array without axes, in the library and on the device of `other`. It has
+    the dtype of `other`, except for a number such as 0.5 beside integers."""
     # In the dtype of the other, unless that would truncate it: 0.5 beside integers stays 0.5.
     dtype = None
     if isinstance(number, int) or is_floating(other) or is_complex(other):
@@ -333,8 +335,10 @@ def clip(
     min: Any = None,
     max: Any = None,
 ) -> tuple[Array, Pullback]:
-    """y = x limited to min ≤ y ≤ max; either bound may be None.   dx = dy where min ≤ x ≤ max, else
-    0. Bounds may also be arrays; an array of floats must have the dtype of x."""
+    """y = x limited to min ≤ y ≤ max.   dx = dy where min ≤ x ≤ max, else 0.
+
+    min, max  numbers, arrays, or None for no bound; an array of floats must have the dtype of x
+    """
     xp = namespace(x)
     low = _bound("min", min, x)
     high = _bound("max", max, x)
@@ -355,7 +359,8 @@ def clip(
 
 
 def _bound(name: str, bound: Any, x: Array) -> Any:
-    """A bound of clip, checked, in the dtype that it is compared in."""
+    """The bound of clip called `name`, "min" or "max"; one of 16-bit floats becomes float32. Raises
+    TypeError for an array of floats whose dtype or library is not that of x."""
     # A bound is a setting, so the wrapper does not compare its dtype with that of x.
     if is_array(bound) and is_floating(bound) and is_floating(x):
         same_library = namespace(bound) is namespace(x)
@@ -367,7 +372,9 @@ def _bound(name: str, bound: Any, x: Array) -> Any:
 
 @operation(converts=True, native=always)
 def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
-    """y = x in another dtype of its library, also by name or NumPy's.   dx = dy in the dtype of x.
+    """y = x converted to dtype.   dx = dy in the dtype of x.
+
+    dtype  one of the library of x, NumPy's, or a name, such as "float32"
 
     Integers and booleans have no gradient. Raises TypeError for a name that is not a dtype.
     """

@@ -23,8 +23,9 @@ def getitem(
     """y = x[key] for integers, slices, None, an ellipsis, and arrays of integers or booleans.
 
     dx = dy at key, 0 elsewhere; where an array of integers repeats an entry, its gradients add up.
-    These mean the same as in NumPy on every library.
-    Raises TypeError for an invalid index, IndexError for one out of range; in CuPy it wraps around.
+    A key means the same in every library as in NumPy.
+    Raises TypeError for an invalid index, IndexError for one out of range; in CuPy, one that is in
+    an array wraps around.
     """
     xp = namespace(x)
     shape = x.shape  # the pullbacks do not save x
@@ -58,7 +59,8 @@ def getitem(
 
 
 def _is_basic(k: Any) -> bool:
-    """Whether a part of a key is a number, None, an ellipsis, or a slice of such."""
+    """Whether k, a part of a key, is a Python integer, None, an ellipsis, or a slice whose start,
+    stop and step are Python integers or None."""
     if type(k) is slice:
         # No generator, which would take longer, since every index passes here.
         return type(k.start) in _BASIC and type(k.stop) in _BASIC and type(k.step) in _BASIC
@@ -66,7 +68,8 @@ def _is_basic(k: Any) -> bool:
 
 
 def _part(k: Any, x: Array) -> Any:
-    """One part of a key: integers of any kind as Python's, lists as arrays in the library of x."""
+    """Convert k, one part of a key: integers of any kind to Python's, lists and arrays of other
+    libraries to arrays in the library of x."""
     k = array_of(k)
     if isinstance(k, slice):
         # Of Python's numbers: arrays without axes could be changed later.
@@ -99,7 +102,7 @@ def _part(k: Any, x: Array) -> Any:
 
 
 def _end(n: Any) -> int | None:
-    """A number of a slice as Python's."""
+    """The start, stop or step of a slice as a Python integer, or None if it was left out."""
     if n is None:  # as in x[2:]
         return None
     return backend.index(array_of(n))
@@ -121,9 +124,11 @@ def gather(
 ) -> tuple[Array, Pullback]:
     """y = the slices of x at indices along axis, as in embedding: y[i, j] = x[indices[i, j]].
 
-    dx = the slices of dy added at indices. Indices from −n to n − 1, of any shape, which
-    replaces the axis. NumPy calls this "take", ONNX "Gather".
-    Raises TypeError for indices that are not integers, IndexError for one out of range.
+    dx = zeros, to which the slices of dy are added at indices. indices has any shape, which takes
+    the place of the axis in the shape of y. Along an axis of length n they run from −n to n − 1.
+    NumPy calls this "take", ONNX "Gather".
+    Raises TypeError for indices that are not integers, IndexError for one out of range; in CuPy, it
+    wraps around.
     """
     backend.require(backend.is_integral, indices, "indices")
     axis = range(x.ndim)[axis]  # counted from the left
@@ -144,9 +149,11 @@ def take_along_axis(
 ) -> tuple[Array, Pullback]:
     """y = an entry of x for each of indices along axis: y[i, j] = x[i, indices[i, j]] for axis 1.
 
-    dx = dy added at those places. indices has as many axes as x; all lengths except that of axis
-    are equal or 1. PyTorch calls this "gather", ONNX "GatherElements".
-    Raises TypeError for indices that are not integers, IndexError for one out of range.
+    dx = zeros, to which dy is added at the selected entries. indices has as many axes as x; except
+    along axis, the lengths of the two broadcast. PyTorch calls this "gather", ONNX
+    "GatherElements".
+    Raises TypeError for indices that are not integers, IndexError for one out of range; in CuPy, it
+    wraps around.
     """
     backend.require(backend.is_integral, indices, "indices")
     if indices.ndim != x.ndim:

@@ -82,8 +82,8 @@ def einsum(
     subscripts  a letter for each axis, an arrow, and the letters of the result, no letter twice in
                 a term; letters that the result lacks are summed over. A "..." in front of a term
                 stands for axes that broadcast
-    da          the sum in which y and a change places: for "ij,jk->ik" it is "ik,jk->ij" of dy and
-                b. A letter that only a has becomes an axis of ones
+    da          the sum with the letters of y and a exchanged: for "ij,jk->ik", the sum "ik,jk->ij"
+                of dy and b. For a letter that neither y nor b has, dy is repeated along that axis
 
     Raises ValueError for subscripts that do not match the arrays.
     """
@@ -143,8 +143,9 @@ Source = tuple[str, Array]
 
 
 def _ones(letters: str, shape: tuple[int, ...], sources: list[Source]) -> list[Source]:
-    """An axis of ones for each letter of a term that no source has: y is a sum over this letter, so
-    all entries along it have the same gradient."""
+    """For each letter that only this operand of `shape` has, not one of the sources, dy and the
+    other operand: a vector of ones as a further source. y is a sum over this letter, so all entries
+    along it have the same gradient."""
     _, dy = sources[0]
     xp = namespace(dy)
     found = []
@@ -157,7 +158,8 @@ def _ones(letters: str, shape: tuple[int, ...], sources: list[Source]) -> list[S
 
 
 def _repeated(dx: Array, shape: tuple[int, ...]) -> Array:
-    """dx with the lengths of this shape, where the axis of the other operand has length 1."""
+    """dx, the gradient of an operand of this shape, repeated along the axes where dx has length 1
+    and the operand is longer: there the other operand has length 1."""
     extra = dx.ndim - len(shape)  # axes of "..." that only the other operand has
     full = list(dx.shape)
     for k, n in enumerate(shape, extra):

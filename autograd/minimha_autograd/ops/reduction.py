@@ -71,8 +71,8 @@ def var(
 ) -> tuple[Array, Pullback]:
     """y = Σ (x − mean)² / (n − correction) over axis.   dx = dy · 2 (x − mean) / (n − correction).
 
-    correction  0 for the variance of these numbers, 1 for an unbiased estimate from a sample; y is
-                NaN unless it is smaller than n
+    correction  0 for the variance of these n numbers, 1 for an unbiased estimate from a sample; y
+                is NaN if correction ≥ n
     """
     xp = namespace(x)
     kept = _kept(x.shape, axis)
@@ -119,7 +119,9 @@ def min(
 
 
 def _extreme(x: Array, name: str, axis: Axis, keepdims: bool) -> tuple[Array, Pullback]:
-    """For complex x, the entry with the extreme real part, so that the derivative follows it."""
+    """The value and the pullback of `max` or `min`, according to `name`. Complex entries are
+    compared by their real parts: the value is the entry with the extreme one, the mean of tied
+    entries."""
     xp = namespace(x)
     kept = _kept(x.shape, axis)
     extreme = getattr(xp, name)
@@ -212,7 +214,7 @@ def cumsum(x: Array, *, axis: int) -> tuple[Array, Pullback]:
 # Remembered, since a training step computes the same few shapes again and again.
 @functools.lru_cache(maxsize=1024)
 def _kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
-    """The shape with the reduced axes of length 1."""
+    """The shape with length 1 along the reduced axes, as with keepdims=True."""
     if axis is None:
         return (1,) * len(shape)
     if isinstance(axis, int):
@@ -228,5 +230,6 @@ def _kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _count(shape: tuple[int, ...], kept: tuple[int, ...]) -> int:
-    """The number of entries reduced to one."""
+    """The number n of entries that a reduction from shape to kept, the shape with length 1 along
+    the reduced axes, combines into one."""
     return math.prod(n for n, m in zip(shape, kept, strict=True) if m == 1)
