@@ -39,7 +39,7 @@ def gradcheck(
     axes    the names of the axes of each input, letters or words: ["B H T D", None, "batch key"];
             or by name, {"query": "B H T D"}, which may name intermediates too
     rng     a generator or a seed for the random cotangents
-    method  "auto": the complex step where f allows it and differences confirm it, otherwise
+    method  "auto": the complex step where f allows it and finite differences confirm it, otherwise
             Richardson's extrapolation; with more than 4096 entries, the largest arrays, or all,
             are checked along random directions. Or "complex step", "richardson", "fourth-order"
             or "central" (differences), "adjoint" (random directions v: ⟨dx, v⟩ = dL along v).
@@ -53,24 +53,25 @@ def gradcheck(
 
     If a check passes, the gradients are right at these inputs up to the errors in the report. It
     does not see a factor of 1 + 5·10⁻¹³, a mistake 10¹³ times smaller than the largest entry of its
-    gradient, or what the notes except: gradients lost in rounding (in float64, too) and kinks that
-    were not decided. At a kink any choice passes that is a weighted mean of the gradients at points
-    nearby, over all inputs jointly (Clarke 1983): for relu at 0 any number from 0 to 1, for
-    max(a, b) at a = b any (w, 1 − w) with w from 0 to 1.
+    gradient, or what a note in the report leaves open: a gradient lost in rounding (in float64,
+    too), or a kink at which the search found no answer. At a kink every gradient passes that is a
+    weighted mean of the gradients at points nearby, over all inputs jointly (Clarke 1983): for relu
+    at 0 any number from 0 to 1, for max(a, b) at a = b any (w, 1 − w) with w from 0 to 1.
 
-    If a gradient is wrong, the check searches the intermediates for the wrong step. On
-    Tensors these are all operations. On arrays, f may have a keyword `tap`: it calls tap(name, x)
-    for each intermediate and continues with the array that tap returns; its pullback returns, after
-    the gradients of the inputs, a dictionary with those of the intermediates by name.
+    If a gradient is wrong, the check searches the intermediate values for the wrong step. In a
+    function of Tensors these are the results of all operations. A function of arrays may have a
+    keyword `tap`: it calls tap(name, x) for each intermediate value and continues with the array
+    that tap returns; its pullback returns, after the gradients of the inputs, a dictionary with
+    those of the intermediate values by name.
 
     Returns a Report, which prints as a table: the error by input and method; `report.plot()` draws
     the error over the size of the step.
     Raises GradcheckError, an AssertionError, if a gradient is wrong: it names the input, the worst
-    entry by axis, both values and their ratio, the wrong step and its likely cause. Also raises it
-    if nothing can be compared: the pullback is not linear, the value is NaN for every step, f or
-    its pullback changes arrays in place … TypeError if there is nothing to check, and for floats
-    other than float64 and float32; ValueError for an unknown method, the complex
-    step of a function that is not analytic, or axes that do not match.
+    entry and its axes, both values and their ratio, the wrong step and its likely cause. Also
+    raises it if nothing can be compared: the pullback is not linear, the value is NaN for every
+    step, f or its pullback changes arrays in place … TypeError if there is nothing to check, and
+    for floats other than float64 and float32; ValueError for an unknown method, the complex step of
+    a function that is not analytic, or axes that do not match.
     """
     from .check import check  # loaded on first use: most programs check no gradients
 

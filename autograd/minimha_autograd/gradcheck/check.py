@@ -59,7 +59,8 @@ def _compare_all(
     rng: np.random.Generator,
 ) -> Report:
     """Compare all gradients with numeric derivatives and return the report. Its rows are appended
-    to the list one by one. Raises GradcheckError if a gradient is wrong."""
+    to `rows` one by one, so that an error leaves those of the comparisons before it. `labels` are
+    the names of axes. Raises GradcheckError if a gradient is wrong."""
     function, targets = gradients.function, {}
     for k in function.checked:
         name, numbers = function.names[k], (gradients.rounding, gradients.noise[k])
@@ -130,8 +131,9 @@ def _with_other_cotangents(
 
 @extension_point
 def explain(failed: FailedCheck) -> tuple[str, Any]:
-    """The message of a check that failed, and a diagnosis: the wrong step and its likely cause as
-    an object, or None. The engine alone states only the facts."""
+    """The message of a check that failed, and a diagnosis, an object that holds the wrong step and
+    its likely cause. This default states the facts, with None in place of a diagnosis; a package
+    may provide a function that searches for the cause."""
     return failed.message(), None
 
 
@@ -143,10 +145,10 @@ def _error(failed: FailedCheck) -> GradcheckError:
 
 
 def _log(name: str, message: str, passed: bool, start: float, rows: list[Row]) -> None:
-    """Log how a check ended, at DEBUG: the pytest plugin sums it up.
+    """Log how a check ended, at the level DEBUG, for the summary of the pytest plugin.
 
-    The record's `check` holds plain values: name, passed, seconds, and input, error, allowed and
-    note of the worst row, None where there is none.
+    The log record has an attribute `check`, a dictionary: the name, whether it passed, the seconds,
+    and the input, error, allowed error and note of the worst row, each None if there are no rows.
     """
     import logging  # which few have loaded before their first check
 
@@ -162,9 +164,8 @@ def _badness(row: Row) -> float:
 
 def _few_enough(targets: Mapping[str, Target]) -> set[str]:
     """The names of the arrays that are checked entry by entry: the smallest, with up to Target.MANY
-    entries in total; fewer if all are large.
-
-    Each entry takes several evaluations of f, which take longer for larger arrays.
+    entries in total. They are fewer if all arrays together are large, because each entry takes
+    several evaluations of f, and these then take longer.
     """
     total, few = 0, set()
     everything = sum(target.x.size for target in targets.values())

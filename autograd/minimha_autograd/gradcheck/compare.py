@@ -37,11 +37,12 @@ UNREACHED = "out of reach"  # no two steps gave numbers
 
 
 class Comparison(NamedTuple):
-    """A gradient against a numeric one, and the worst entry.
+    """A gradient beside a numeric one, and by how much they differ at the worst entry.
 
-    error, allowed  of the worst entry, in units of the largest entry or, where that is below the
-                    noise, of the noise
-    at              the worst entry
+    error    the deviation of the worst entry, in units of the largest entry of the numeric
+             gradient; if all of these are below the noise, in units of the noise
+    allowed  the largest error that passes at this entry, in the same units
+    at       the index of the worst entry
     """
 
     method: str
@@ -58,7 +59,7 @@ class Comparison(NamedTuple):
         return self.error <= self.allowed
 
     def noting(self, *notes: str) -> Comparison:
-        """The same comparison with further notes."""
+        """The same comparison with these texts added to its note, except for empty ones."""
         return self._replace(note="; ".join(filter(None, (self.note, *notes))))
 
 
@@ -70,11 +71,13 @@ def compared(
     noise: np.ndarray | float,
     own_noise: np.ndarray | float = 0.0,
 ) -> Comparison:
-    """Compare entry by entry: the error allowed is relative · (largest entry) + both noises.
+    """Compare entry by entry. The error allowed is relative · (largest numeric entry) + noise +
+    own_noise.
 
-    noise      of the numeric gradient: where it is infinite, entries are left out; a numeric
-               gradient that lies below it altogether is a structural zero
-    own_noise  of the gradient under check
+    noise      by how much each entry of the numeric gradient may be off. Entries where it is
+               infinite are left out; a gradient whose entries are all below it is noted as a
+               structural zero
+    own_noise  by how much rounding may change the analytic gradient, which is under check
     """
     # Where differences found no number, there is nothing to compare with.
     noise = np.broadcast_to(noise, numeric.shape)
@@ -130,15 +133,16 @@ def compared(
 class Target:
     """An array whose gradient is under check: an input, a parameter or an intermediate.
 
-    x         its value, on the numeric side
-    gradient  the one under check
-    loss      L as a function of it
-    rounding  about how far L is rounded
-    noise     how much the gradient changes when everything is rounded differently
-    scales    those of the entries of x; by default, their sizes
+    x         its value, in the dtype of the numeric derivatives
+    gradient  the gradient under check
+    loss      L, the number that is differentiated, as a function of this array
+    rounding  roughly the rounding error of L
+    noise     how much the gradient changes if its inputs change in their last digits
+    scales    for each entry of x, the unit of its steps; by default, from its size
     confirmed whether the complex step is known to be right, so that differences need not confirm it
-    at_kinks  a function that returns the Verdict on kinks, if there are any; called with the
-              entries that differ from the numeric gradient, it looks again for kinks there
+    at_kinks  a function that returns the Verdict on kinks, None if there are none. Given a boolean
+              array of the entries that differ from the numeric gradient, it looks again for kinks
+              there. None for an intermediate, whose kinks are not looked for in this way
     """
 
     MANY: ClassVar[int] = 4096
@@ -161,11 +165,12 @@ class Target:
     ) -> Iterator[Comparison]:
         """Yield one comparison for each method, most precise first.
 
-        entrywise  for "auto", whether there is time for each entry
+        entrywise  for "auto", whether to compare each entry, which takes long for a large array;
+                   by default, up to MANY entries
 
-        Central differences are always used. "auto" adds the complex step if the function accepts
-        complex numbers and differences confirm it, and otherwise Richardson's method. If there is
-        no time for each entry, by default above MANY entries, it uses random directions.
+        Wherever entries are compared, central differences are used, too. "auto" adds the complex
+        step if the function accepts complex numbers and differences confirm it, and otherwise
+        Richardson's method. Instead of comparing each entry, it may use random directions.
         """
         if entrywise is None:
             entrywise = self.x.size <= self.MANY
@@ -195,9 +200,9 @@ class Target:
         yield self._by_differences("central", note)
 
     def numeric(self) -> np.ndarray:
-        """The gradient by the most precise method that the function allows, entry by entry; at a
-        kink, where a derivative does not exist, the right gradient nearest to the one under check.
-        """
+        """The numeric gradient by the most precise method that the function allows, entry by entry.
+        At a kink, where no derivative exists, several gradients are right: of these, the one that
+        is nearest to the gradient under check."""
         numeric, _, _ = self._complex_step
         if numeric is None:
             numeric, _ = self._differences("richardson")
@@ -207,7 +212,7 @@ class Target:
         return np.where(kinks.at, kinks.fitting, numeric)
 
     def line(self, v: np.ndarray) -> Target:
-        """This target along a direction v: L as a function of t, a place on the line x + t · v."""
+        """This target along a direction v: L(x + t · v) as a function of the number t, at t = 0."""
         # A step along v then moves each entry by about the smallest scale of an entry.
         smallest = self.entry_scales.min(initial=1.0)
         scale = np.asarray(smallest / max(1.0, largest(self.x)))  # ()
@@ -223,14 +228,14 @@ class Target:
 
     @property
     def kinks(self) -> Verdict | None:
-        """The verdict on kinks so far; None if there is no kink, or if kinks are not looked for."""
+        """The Verdict on the kinks found so far; None if none was found or `at_kinks` is None."""
         if self.at_kinks is None:
             return None
         return self.at_kinks(None)
 
     @property
     def analytic(self) -> bool:
-        """Whether there is a complex step that differences confirm."""
+        """Whether the complex step gives a gradient, and differences confirm it where they must."""
         return self._complex_step[0] is not None
 
     @cached_property
@@ -239,7 +244,8 @@ class Target:
         return self.allowed_for(self.noise)
 
     def allowed_for(self, noise: float) -> float:
-        """The error allowed if the gradient changes by `noise` when all is rounded differently."""
+        """The error allowed in a gradient that changes by `noise` if its inputs change in their
+        last digits."""
         # L is rounded by eps times the size of its terms, about.
         eps_of_x = float(np.finfo(self.x.dtype).eps)
         size = self.rounding / eps_of_x
@@ -257,17 +263,18 @@ class Target:
         return self.scales
 
     def _bound(self, method: str) -> float:
-        """The relative error allowed in the coarser of the two precisions."""
+        """The relative error allowed against a method: that for float32 if x or the gradient under
+        check is float32, else that for float64."""
         coarser = min(self.x.dtype.name, self.gradient.dtype.name)  # "float32" < "float64"
         return BOUNDS[method][coarser]
 
     @cached_property
     def _complex_step(self) -> tuple[np.ndarray | None, float, str]:
-        """The gradient by the complex step, its noise, and a note: why there is no such gradient,
-        if there is none.
+        """The gradient by the complex step, its noise, and "". If it cannot be computed or is not
+        confirmed: None, 0, and a note that says why.
 
-        It counts only where differences confirm it, in each entry and, more sharply, along a random
-        direction: it is silently wrong where a function drops imaginary parts.
+        The complex step is silently wrong where a function drops imaginary parts. So differences
+        must confirm it, in each entry and, with less tolerance, along a random direction.
         """
         rng = np.random.default_rng(0)
         h = 1e-20 * self.entry_scales  # x's shape
@@ -295,7 +302,7 @@ class Target:
         noise: float,
         rng: np.random.Generator,
     ) -> bool:
-        """Whether differences confirm the complex step."""
+        """Whether differences confirm `sharp`, the gradient by the complex step with this noise."""
         # In each entry.
         dtype = self.x.dtype.name
         central, doubt = self._differences("central")
@@ -319,7 +326,8 @@ class Target:
         return bool(entrywise.passed and not error > allowed)
 
     def _differences(self, method: str) -> tuple[np.ndarray, np.ndarray]:
-        """Numeric gradient and doubt, computed once for each method."""
+        """The numeric gradient and the uncertainty of each of its entries, its doubt. Both are
+        computed once for each method: "central", "fourth-order" or "richardson"."""
         computed = self.__dict__.setdefault("_computed", {})  # the dataclass is frozen
         if method not in computed:
             bound = BOUNDS[method][self.x.dtype.name]
@@ -345,8 +353,9 @@ class Target:
         bound: float,
         noise: np.ndarray | float,
     ) -> Comparison:
-        """The gradient against a numeric one and, where L has a kink, against the right gradient
-        that is nearest to it."""
+        """Compare the gradient under check with a numeric one, which may be off by `noise`; `bound`
+        is the relative error allowed. Where L has a kink and several gradients are right, the one
+        nearest to the gradient under check replaces the numeric one."""
 
         def against(
             fitting: np.ndarray,
@@ -395,11 +404,12 @@ class Target:
         limit: np.ndarray | float,
         suspects: np.ndarray,
     ) -> tuple[np.ndarray, str]:
-        """The numeric gradient, and a note on kinks. Where L has a kink and the gradient under
-        check lies between the slopes from the left and from the right, it is right: such an entry
-        is copied into the numeric gradient.
+        """The numeric gradient, and a note on kinks. Where L has a kink, the gradient under check
+        is right if it lies between the slopes from the left and from the right, up to `limit`. So
+        it is copied into the numeric gradient there. Only the entries in `suspects`, where the two
+        gradients differ, are examined.
 
-        For a target that stands alone: an intermediate, or a place on a line.
+        This is for targets without `at_kinks`, such as an intermediate or L along a line.
         """
         fitting = np.array(numeric)
         count = 0  # of the entries that were copied
@@ -418,7 +428,7 @@ class Target:
         return fitting, note
 
     def only_kinks(self) -> Comparison | None:
-        """The comparison of the entries at kinks; None if there are none."""
+        """The comparison of the entries at kinks alone; None if there are none."""
         kinks = self.kinks
         if kinks is None or not kinks.at.any():
             return None
@@ -437,8 +447,9 @@ class Target:
         return found.noting(kinks.note, "another cotangent")
 
     def _adjoint(self, why: str) -> Comparison:
-        """⟨dx, v⟩ against the derivative of L along v, for random directions v. The entries at a
-        kink do not move; the worst of them is one more comparison."""
+        """Compare ⟨dx, v⟩ with the derivative of L along v, for random directions v. These are 0 at
+        entries that lie at a kink; the worst of these entries is one more comparison. `why` is a
+        note that says why entries are not compared one by one, or empty."""
         rng = np.random.default_rng(0)
         kinks = self.kinks
         own = self._own_noise(kinks)

@@ -10,7 +10,8 @@ class GradcheckError(AssertionError):
     if one is known. Or nothing can be compared: the message says why.
 
     report     the Report, including wrong rows; None if nothing could be compared
-    diagnosis  the wrong step and the likely cause; None if nothing explains it
+    diagnosis  an object that holds the wrong step and its likely cause; None if nothing has
+               searched for them
     """
 
     __module__ = "minimha_autograd"  # as it is written in a traceback

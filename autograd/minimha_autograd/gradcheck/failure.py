@@ -20,7 +20,7 @@ Axes = Sequence[str] | None
 
 @dataclass(frozen=True)
 class FailedCheck:
-    """A failed check, with all that its message and an explanation need.
+    """A failed check, with everything that its message and its diagnosis are made of.
 
     targets  the checked inputs and parameters by name
     wrong    for each wrong gradient, by name, the comparison that failed; None where the gradient
@@ -52,8 +52,8 @@ class FailedCheck:
         )
 
     def claims(self) -> list[Claim]:
-        """The slopes that the gradients wrongly claim along directions at kinks, each claim
-        once."""
+        """The wrong claims of the gradients at kinks, each once. A claim is the slope along a
+        direction that a gradient implies."""
         verdicts = (target.kinks for target in self.targets.values())
         claims = (claim for verdict in verdicts if verdict for claim in verdict.claims)
         return list({claim.entries: claim for claim in claims}.values())
@@ -131,8 +131,8 @@ def _only_at_kinks(target: Target, comparison: Comparison) -> bool:
 
 
 def _where(comparison: Comparison, axes: Axes) -> str:
-    """How many entries are wrong, and the axes on which all of them have one of at most three
-    indices; an empty text if more than half of the entries are wrong."""
+    """How many entries are wrong and, if they share at most three indices of an axis, these: "3 of
+    12 entries, all at head 1". An empty text if more than half of the entries are wrong."""
     analytic, numeric = comparison.analytic, comparison.numeric
     off = ~(abs(analytic - numeric) <= comparison.allowed * abs(numeric).max())
     if off.mean() > 0.5 or off.size == 1:

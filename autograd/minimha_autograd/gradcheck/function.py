@@ -32,8 +32,8 @@ class CheckedFunction:
 
     inputs, names  all inputs, then the parameters
     arity          the number of inputs, parameters not counted
-    arrays         the array of each input; an input that is neither an array nor a Tensor as it is
-    checked        the numbers of the inputs whose gradients are checked
+    arrays         the array of each input; any other input, such as a number, unchanged
+    checked        the numbers of the inputs whose gradients are checked: their places in `inputs`
     """
 
     def __init__(
@@ -128,7 +128,8 @@ class CheckedFunction:
         return [names.get(k, f"dout{k + 1}" if k else "dout") for k in range(count)]
 
     def evaluate(self, hosts: Arrays, tap: Tap | None = None) -> list[np.ndarray]:
-        """The values of f, on the host, with these arrays in place of the checked inputs."""
+        """The values of f, on the host, with these arrays in place of the checked inputs. A tap
+        receives the intermediates of f."""
         with no_grad():  # complex values have no place on the tape
             return [backend.to_numpy(y) for y in self.call(self.copies(hosts), tap)[0]]
 
@@ -145,7 +146,8 @@ class CheckedFunction:
         return values, {name: x for name, x in tap.hosts.items() if x.dtype.kind == "f"}
 
     def copies(self, hosts: Arrays, requires_grad: bool = False) -> list[Any]:
-        """The list of all inputs, with the checked ones made anew from these host arrays."""
+        """The list of all inputs, in which copies of these host arrays replace the checked inputs:
+        arrays of their library and device, or Tensors of such arrays if f takes Tensors."""
         inputs = list(self.inputs)
         for k, host in hosts.items():
             x = backend.like(host, self.arrays[k])
@@ -153,7 +155,8 @@ class CheckedFunction:
         return inputs
 
     def call(self, inputs: list[Any], tap: Tap | None = None) -> tuple[list[Any], Pullback]:
-        """The values of f as arrays, and the pullback to its inputs."""
+        """Call f with these inputs. Returns its values as arrays, and the pullback. A tap receives
+        the intermediates of f."""
         settings = {"tap": tap or Tap()} if self.takes_tap and (tap or self._needs_tap) else {}
         if self.on_tensors:
             return self._call_on_tensors(inputs, tap, settings)
@@ -197,8 +200,8 @@ class Tap:
 
     replaced  host arrays, by name, that take the place of intermediates. If f uses a name twice,
               the second intermediate is called "name 2"
-    arrived   the recorded intermediates, as they were passed
-    hosts     copies of the arrays among them on the host, made at once, since f may change an array
+    arrived   the recorded intermediates, by name: the objects that f passed
+    hosts     copies of these on the host, by name, made at once, since f may change an array later
     """
 
     def __init__(self, replaced: Mapping[str, np.ndarray] | None = None) -> None:
@@ -256,7 +259,7 @@ def _input_names(signature: Mapping[str, inspect.Parameter], count: int) -> list
 
 
 def kind_of(x: Any) -> str:
-    """A description of a wrong return value."""
+    """What f returned instead of what it must return, in words: "a tuple of array, function"."""
     if x is None:
         return "None: is a return missing?"
     kind = f"a {type_name(x)}"

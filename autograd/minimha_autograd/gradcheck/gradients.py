@@ -39,10 +39,11 @@ class Gradients:
     call to call, arrays changed in place, and gradients that are of the wrong kind or differ when
     the pullback is called again.
 
-    gradients    the gradient of each input, by the number of the input, on the host
-    noise        how much each gradient changes when everything is rounded differently
-    wrong_shape  the numbers of the inputs whose gradient has another shape
-    not_linear   the inputs whose gradient is not linear in the cotangent, and the evidence
+    gradients    the gradient of each checked input, by the number of the input, on the host
+    noise        how much rounding may change each gradient, by the number of the input
+    wrong_shape  the numbers of the inputs whose gradient does not have their shape
+    not_linear   for each input whose gradient is not linear in the cotangent, by name, a text that
+                 says how this shows
     """
 
     def __init__(self, function: CheckedFunction, rng: np.random.Generator) -> None:
@@ -78,11 +79,13 @@ class Gradients:
         return other
 
     def of_intermediates(self) -> dict[str, np.ndarray]:
-        """The gradients of the intermediates by name, where f returns them or the tape has them."""
+        """The gradients of the intermediates by name: for a function of Tensors from the tape, else
+        those that the pullback returns, if any."""
         return self._pull(self.function.originals, self.cotangents, Tap())[1]
 
     def value(self, hosts: Arrays) -> float:
-        """L = Σ c · f at these inputs."""
+        """L = Σ c · f at these inputs, with the cotangents c; NaN if f raises an ArithmeticError or
+        ValueError."""
         with np.errstate(all="ignore"):  # they may lie outside the domain
             try:
                 values = self.function.evaluate(hosts)
@@ -103,8 +106,9 @@ class Gradients:
         return found or None
 
     def noise_at(self, hosts: Arrays, rng: np.random.Generator) -> dict[int, float]:
-        """How much rounding changes the gradients at these inputs, which lie close to a kink. At
-        the kink itself, a rounding error may lead to another piece of the function."""
+        """How much rounding changes the gradients at these inputs, which lie beside a kink. At the
+        kink itself this cannot be measured: there, a rounding error may lead to another piece of
+        the function, with another gradient."""
         noise = dict(self._elsewhere_noise)
         hosts = {k: x.astype(self.function.originals[k].dtype) for k, x in hosts.items()}
         base = self.at(hosts)
@@ -125,9 +129,9 @@ class Gradients:
         """L = Σ c · f as a function of one input or intermediate.
 
         at    the number of the input, or the name of the intermediate
-        held  intermediates that stay at these values, whatever they are computed from
-        seen  if given, L is Σ c · y for a single value y: a pair of the number of a result or the
-              name of an intermediate, which says what y is, and of its cotangent c
+        held  values, by name, at which intermediates are held fixed
+        seen  if given, a pair (which, c), and L = Σ c · y for one value y: the result of f with
+              the number `which`, or the intermediate with this name
         """
         function = self.function
 
@@ -156,7 +160,9 @@ class Gradients:
     def _pull(
         self, hosts: Arrays, cotangents: list[np.ndarray], tap: Tap | None = None
     ) -> tuple[Arrays, dict[str, np.ndarray]]:
-        """The gradients of the checked inputs and of the intermediates, on the host."""
+        """Call f at these inputs and its pullback with these cotangents. Returns the gradients of
+        the checked inputs and those of the intermediates, on the host. Raises GradcheckError if f
+        or the pullback changes an array in place."""
         function = self.function
         inputs = function.copies(hosts, requires_grad=True)
         values, pullback = function.call(inputs, tap)
@@ -177,9 +183,10 @@ class Gradients:
         return kept, inner
 
     def _require_the_same_again(self, expected: list[np.ndarray]) -> None:
-        """Look for results that are right only on the first call: repeated calls must give the same
-        values and the same gradients. They may differ by rounding: in some libraries, the order of
-        a sum depends on where an array lies in memory, or on which thread is faster."""
+        """Raise GradcheckError for results that are right only on the first call: repeated calls
+        must give the same values and the same gradients. They may differ by rounding: in some
+        libraries, the order of a sum depends on where an array lies in memory, or on which thread
+        is faster. `expected` are the values of the first call."""
         function = self.function
         hosts = function.originals
 
@@ -230,7 +237,8 @@ class Gradients:
             )
 
     def _look_whether_linear(self, gradients: Arrays, times_minus_4: Arrays) -> None:
-        """Check that −4 times the cotangent gives −4 times the gradient, up to rounding."""
+        """Check that −4 times the cotangent gives −4 times the gradient, up to rounding. Where it
+        does not, add the input to `not_linear`."""
         for k in gradients.keys() - self.wrong_shape:
             dx, other = gradients[k], times_minus_4[k]
             with np.errstate(all="ignore"):
@@ -257,8 +265,8 @@ class Gradients:
 
     def _sorted(self, returned: Any, hosts: Arrays) -> tuple[Arrays, dict[str, np.ndarray]]:
         """The gradients that a pullback returned, as host arrays in two dictionaries: those of the
-        inputs by number, with zeros where none came, and those of the intermediates by name.
-        Gradients of a wrong shape are noted."""
+        inputs by number, with zeros in place of None, and those of the intermediates by name. Adds
+        an input whose gradient has a wrong shape to `wrong_shape`."""
         function, inner = self.function, {}
         checked, names = function.checked, function.names
         if isinstance(returned, tuple) and returned and isinstance(returned[-1], dict):
@@ -300,12 +308,15 @@ class Gradients:
         return backend.to_numpy(backend.asarray(dx))
 
     def _measure_noise(self, rng: np.random.Generator) -> None:
-        """How much each gradient changes when inputs and cotangents change in their last digits.
+        """Set `noise`: by how much each gradient changes if inputs and cotangents change in their
+        last digits, or by the following estimate if that is larger.
 
-        Where terms cancel, as in the gradient of a saturated softmax, what is left is rounded like
-        these terms: so the gradient is also taken at inputs nearer to zero, and rounded there. In
-        float32, where f can be evaluated in float64, its distance from that limits this: it is
-        rounding or, if it is a share of the gradient, a mistake in float32.
+        Where terms cancel, as in the gradient of a saturated softmax, the small result has the
+        rounding error of its large terms. So the estimate is eps times the largest gradient at
+        inputs nearer to zero, where the terms cancel less. If f is in float32 but can also be
+        evaluated in float64, the distance between the two gradients shows the error: the estimate
+        becomes a tenth of this distance, unless that is so large that it may be a mistake in
+        float32.
         """
         eps = max((float(np.finfo(c.dtype).eps) for c in self.cotangents), default=0.0)
         elsewhere = dict.fromkeys(self.gradients, 0.0)
@@ -346,7 +357,7 @@ class Gradients:
         return dict(zip(originals, moved, strict=True))
 
     def _nearby(self) -> Arrays:
-        """Copies of the inputs, each entry moved by about √eps of its size."""
+        """Copies of the checked inputs, each entry changed by about √eps times its size."""
         eps = np.finfo(self.cotangents[0].dtype).eps
         return self._perturbed(np.random.default_rng(0), roundings=float(eps**-0.5))
 
@@ -361,8 +372,8 @@ class Gradients:
         return "float32" if self.cotangents[0].dtype == np.float64 else "float64"
 
     def _values_elsewhere(self, n: int) -> list[np.ndarray]:
-        """The value of f with the number n, computed in the other precision, from each of a few
-        calls."""
+        """The results of a few calls of f in the other precision, at the same inputs: of each call,
+        the value number n."""
         hosts = self.function.as_dtype(self._elsewhere())
         return [self.function.evaluate(hosts)[n] for _ in SAME]
 
@@ -374,8 +385,9 @@ class Gradients:
         return [self._pull(hosts, [n * c for c in cotangents])[0][k] / n for n in factors]
 
     def _terms_of(self, k: int, dx: np.ndarray) -> float:
-        """Roughly the largest term of the sums in the gradient of input k. If the terms cancel, as
-        in a gradient that is always 0, only the size of L shows how large they are."""
+        """Roughly the largest term of the sums in dx, the gradient of input k. If the terms cancel,
+        as in a gradient that is always 0, dx does not show how large they are. So a size estimated
+        from the terms of L is added."""
         return largest(dx) + self._size / max(1.0, largest(self.function.originals[k]))
 
 

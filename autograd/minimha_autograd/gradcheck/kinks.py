@@ -39,13 +39,13 @@ __tracebackhide__ = True
 
 
 class Claim(NamedTuple):
-    """The slope along a direction that a gradient claims at a kink, and the slopes that the
-    function has nearby.
+    """What a gradient says about a direction at a kink, and the slopes that the function has at
+    points nearby.
 
     entries    for each entry that moves along the direction: the input, the index of the entry, and
                how far it moves relative to the others
-    low, high  the smallest and the largest slope nearby
-    claimed    the slope that the gradient claims
+    low, high  the smallest and the largest slope along the direction at points nearby
+    claimed    the slope along it that the gradient claims, its dot product with the direction
     """
 
     entries: tuple[tuple[str, tuple[int, ...], float], ...]
@@ -90,13 +90,13 @@ class Claim(NamedTuple):
 class Verdict:
     """What was found about kinks and the gradient of one input.
 
-    at         the entries that are at a kink
-    fitting    the gradient itself where it is right or was not decided, and elsewhere the right
-               gradient that is nearest to it
-    tolerance  what rounding may add to an entry
-    noise      what rounding may add where there is no kink
-    undecided  the number of entries for which nothing was decided
-    claims     the wrong claims of the gradient: one for each direction in which it is wrong
+    at         a boolean array: the entries that are at a kink
+    fitting    the gradient under check where it is right or the search found no answer, and
+               elsewhere the nearest gradient that is right
+    tolerance  the error allowed in each entry at a kink
+    noise      the error that rounding may cause in an entry that is not at a kink
+    undecided  the number of entries for which the search found no answer
+    claims     one for each direction along which the gradient has a wrong slope
     """
 
     at: np.ndarray
@@ -118,8 +118,9 @@ class Verdict:
 
 
 class Kinks:
-    """Finds the pieces of L around the checked inputs, all of which move at once, and judges from
-    them whether gradients are right at kinks."""
+    """Finds the pieces of L around the checked inputs, and judges from them whether gradients are
+    right at kinks. A piece is a region in which L is smooth, such as x > 0 for relu; all inputs
+    move at once to find them."""
 
     def __init__(self, gradients: Gradients, targets: Mapping[str, Checked]) -> None:
         self._nearby = Nearby(gradients, targets)
@@ -152,8 +153,9 @@ class Kinks:
         return any(verdict.at.any() for verdict in (self._settled or {}).values())
 
     def _varies(self, mask: np.ndarray) -> bool:
-        """Whether the slope along a random direction differs between points near x, and does so
-        however near they are. The direction moves the entries of the mask."""
+        """Whether the slope of L along a random direction differs between points near x, and does
+        so however near they are, as at a kink. The direction moves the entries at which the mask,
+        an array of 0 and 1, is 1."""
         nearby = self._nearby
         d = mask * nearby.ray()
         first = nearby.ray()
@@ -184,10 +186,11 @@ class Kinks:
         return bool(same and _spread(narrow) > max(0.5 * wide_spread, 10 * noise))
 
     def _judge(self, smooth: bool = False) -> dict[str, Verdict]:
-        """The verdict on each input. The gradients at points nearby are those of the pullback if
-        differences confirm them, and otherwise those by differences.
+        """The verdict on each input, by name. The gradients at points nearby are computed by the
+        pullback if differences confirm them, and otherwise by differences.
 
-        smooth  whether L has no kink. Its steps may have some, as in relu(x) − relu(−x), which is x
+        smooth  whether L itself has no kink. The steps that compute it may still have kinks, as the
+                two relus in relu(x) − relu(−x), which is x
         """
         if smooth and self._same_nearby():
             return {}
@@ -205,9 +208,10 @@ class Kinks:
         return self._verdicts(pieces) or {}
 
     def _different(self) -> np.ndarray:
-        """Up to MANY entries whose numeric gradients differ between a few points nearby. An entry
-        that is asked about is also moved in front of all others, and behind all others: of many
-        tied entries, most are the largest at no other point."""
+        """Up to MANY entries whose numeric gradients differ between a few points nearby, or whose
+        gradient under check is NaN or infinite. To see this, a suspect, whose gradient under check
+        is not the numeric one, is also moved far above all others and far below them: of many tied
+        entries, most are the largest at none of the other points."""
         far, step, bound = (
             self._nearby.measured.far,
             self._nearby.measured.step,
@@ -231,14 +235,15 @@ class Kinks:
         return np.flatnonzero(apart | ~np.isfinite(self._nearby.gradient))[:MANY]
 
     def _same_nearby(self) -> bool:
-        """Whether the gradient at a point nearby is close to the one here: the common case."""
+        """Whether the gradient at a point nearby is close to the one at x, which is the common
+        case. True if the pullback fails at this point."""
         nearby = self._nearby.pull(self._nearby.point(self._nearby.ray(), self._nearby.pulled.near))
         close = 10 * self._nearby.pulled.checked * abs(self._nearby.gradient).max(initial=0.0)
         return nearby is None or not (abs(nearby - self._nearby.gradient) > close).any()
 
     def _verdicts(self, pieces: Pieces) -> dict[str, Verdict] | None:
-        """The verdict on each input by name, from the pieces found; None if finite differences
-        contradict one of them."""
+        """The verdict on each input by name, from the pieces found; {} if too few were found, None
+        if a gradient seems to be wrong but finite differences do not confirm the pieces."""
         if len(pieces.rays) < 8:
             return {}
         at, fitting = pieces.at, self._nearby.gradient.copy()
@@ -279,6 +284,6 @@ class Kinks:
 
 
 def _spread(x: np.ndarray) -> float:
-    """The distance between the smallest and the largest of the finite entries."""
+    """The distance between the smallest and the largest finite entry of x, 0 if there are none."""
     finite = x[np.isfinite(x)]
     return float(np.ptp(finite)) if finite.size else 0.0

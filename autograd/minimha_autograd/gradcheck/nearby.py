@@ -26,14 +26,15 @@ class Checked(Protocol):
 
 
 class Radii(NamedTuple):
-    """How far from the input x to look for kinks, in units of the scale of each entry, and relative
-    tolerances.
+    """At which distances from the input x to look for kinks, in units of the scale of each entry,
+    and relative tolerances.
 
     far, near  two distances: a kink at x looks the same at both, a kink beside x does not
     step       the step of central differences at distance far
-    sharp      the error of a limit of gradients, relative to the largest entry
+    sharp      the error of the limit of gradients along a ray towards x, relative to its largest
+               entry
     bound      the error allowed in the gradient under check, relative to the largest entry
-    checked    the relative error allowed in a slope by central differences
+    checked    the relative error allowed where a slope by central differences confirms a gradient
     """
 
     far: float
@@ -45,8 +46,8 @@ class Radii(NamedTuple):
 
 
 def ahead(ray: np.ndarray, entry: int, side: float) -> np.ndarray:
-    """A copy of the ray, a direction, on which this entry is by far the largest of all, or by far
-    the smallest if side is −1."""
+    """A copy of the ray, a direction from x, along which this entry moves far above all others or,
+    if side is −1, far below them."""
     moved = ray.copy()
     moved[entry] = side * 4 * np.linalg.norm(ray)
     return moved
@@ -70,9 +71,9 @@ MEASURED = {
 class Nearby:
     """L and the gradient under check at points near the checked inputs, which form one vector.
 
-    x          the entries of all inputs
-    gradient   the gradient under check
-    unit       by how much each entry moves, at distance 1
+    x          the entries of all inputs, one input after the other
+    gradient   the gradient under check, in the same order
+    unit       for each entry, the length that counts as distance 1
     input_of   for each entry, the number of the input to which it belongs
     inputs     the number of inputs
     rounding   roughly the rounding error of L
@@ -137,9 +138,9 @@ class Nearby:
 
     @cached_property
     def noises(self) -> dict[str, float]:
-        """The noise of each gradient, by the name of the input. It is measured at a few points
-        beside the kink; the smallest value counts, since at some points a change of rounding leads
-        to another piece."""
+        """The error that rounding may cause in each gradient, by the name of the input. It is
+        measured at a few points beside the kink. The smallest value counts, since at some points a
+        rounding error leads to another piece of the function, with another gradient."""
         noises = []
         for _ in range(5):
             parts = self.parted(self.point(self.ray(), self.pulled.far))
@@ -150,8 +151,8 @@ class Nearby:
 
     @cached_property
     def noise(self) -> np.ndarray:
-        """The noise of the gradient for each entry, which is the noise of the input it belongs
-        to."""
+        """The error that rounding may cause in the gradient of each entry: that of the input to
+        which the entry belongs."""
         shapes = self.shapes.items()
         return self.joined({n: np.full(shape, self.noises[n]) for n, shape in shapes})
 

@@ -29,11 +29,13 @@ BOUNDS = {
 
 
 def weights(method: str) -> list[float]:
-    """How a method weighs the central differences at its nodes s.
+    """The weights with which a method adds up central differences with the steps s·h, where s are
+    its `NODES`.
 
-    A central difference at s·h is the derivative plus a series in (s·h)². Lagrange's polynomial
-    through n of them, taken at 0, is free of its first n − 1 terms: with two nodes that is the
-    fourth-order formula, with h, h/2, h/4 … Richardson's.
+    A central difference with step s·h is the derivative plus a series in (s·h)². Lagrange's
+    polynomial through n of these differences, evaluated at step 0, lacks the first n − 1 terms of
+    the series: for the steps h and 2h that is the fourth-order formula, for h, h/2, h/4 …
+    Richardson's.
     """
     squares = [s * s for s in NODES[method]]
     found = []
@@ -61,13 +63,15 @@ def differences(
 
     own       the scale of each entry, at most 1
     rounding  the rounding error of L
-    relative  the doubt at which an entry is settled, relative to the largest entry
+    relative  an entry is settled if its doubt is at most this share of the largest entry, and at
+              most a tenth of the entry itself
 
     No step suits every function: a large one misses the curvature of L, crosses a kink or leaves
     the domain; a small one is lost in rounding. So h decreases by factors of ten, and each entry
     keeps the estimate that agrees best with the previous one; their difference, plus the rounding,
-    is its doubt. Most entries settle at once. Those that do not settle on the scale of the largest
-    entry are tried again on their own scale. If no two steps give numbers, the doubt is infinite.
+    is its doubt. Most entries settle after a few steps. The steps are at first relative to the
+    scale of the largest entry; entries that do not settle are tried again on their own scale. If
+    no two successive steps give numbers, the doubt is infinite.
     """
     nodes = NODES[method]
     factors = weights(method)
@@ -146,7 +150,7 @@ def differences(
 
 
 def _at(loss: Loss, x: np.ndarray) -> Any:
-    """L(x), or NaN if f raises an error: a step may leave its domain."""
+    """L(x), or NaN if f raises an ArithmeticError or ValueError: a step may leave its domain."""
     try:
         return loss(x)
     except (ArithmeticError, ValueError):
@@ -159,7 +163,8 @@ def _central(
     h: np.ndarray,
     where: np.ndarray,
 ) -> np.ndarray:
-    """Central differences of the requested entries, NaN elsewhere."""
+    """Central differences of L with the step h[k] for each entry k at which `where` is true, NaN
+    for the other entries."""
     result = np.full(x.shape, np.nan)
     for k in map(tuple, np.argwhere(where)):
         up = x.copy()
@@ -183,7 +188,8 @@ def complex_step(
     x: np.ndarray,
     h: np.ndarray,
 ) -> np.ndarray:
-    """Im L(x + i h eₖ) / h, with h about 1e-20 times the scale of an entry.
+    """dL/dx by the complex step, entry by entry: Im L(x + i hₖ eₖ) / hₖ. A step of h is about 1e-20
+    times the scale of its entry.
 
     Nothing is subtracted, so nothing cancels: the error is that of L itself. It needs an analytic
     L, and is silently wrong where L drops an imaginary part, as abs or a cast does.
@@ -207,7 +213,8 @@ def along(
     x: np.ndarray,
     direction: np.ndarray,
 ) -> Loss:
-    """L on the line through x in a direction: t -> L(x + t · direction), t without axes."""
+    """L on the line through x in a direction: t -> L(x + t · direction), where t is an array
+    without axes."""
     return lambda t: loss(x + t * direction)
 
 
@@ -217,7 +224,8 @@ def slopes(
     k: tuple[int, ...],
     rounding: float,
 ) -> tuple[float, float]:
-    """The slopes of L at the entry k from the left and from the right, where L has a kink there.
+    """The slopes of L from the left and from the right, along the entry k of x, if L has a kink at
+    x. `rounding` is the rounding error of L.
 
     At a kink the difference of the slopes is the same for every step; for a smooth function it
     decreases with the step. Without a kink both are NaN.
@@ -253,7 +261,8 @@ def _one_sided(
     h: float,
     level: Any,
 ) -> float:
-    """The slope of L between x, where it is `level`, and a step away at the entry k."""
+    """The slope of L between x and the point where entry k is larger by h, which may be negative.
+    `level` is L(x)."""
     moved = x.copy()
     moved[k] += h
     step = float(moved[k]) - float(x[k])  # as it was rounded
@@ -262,12 +271,13 @@ def _one_sided(
 
 
 def largest(x: np.ndarray) -> float:
-    """The size of the largest finite entry."""
+    """The largest absolute value of the finite entries, 0 if there are none."""
     return float(abs(x[np.isfinite(x)]).max(initial=0.0))
 
 
 def scales(x: np.ndarray) -> np.ndarray:
-    """The scale of each entry: its size, or that of the largest where it is zero; at most 1."""
+    """The scale of each entry: its absolute value, at most 1. Where an entry is zero, the largest
+    absolute value takes its place."""
     size = np.where(np.isfinite(x), abs(x), 0)
     largest_size = size.max(initial=0.0) or 1.0
     size = np.where(size == 0, largest_size, size)

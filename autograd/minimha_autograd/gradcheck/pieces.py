@@ -34,13 +34,15 @@ BUDGET = 20_000
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether the gradient of a block is right: it is, unless it is undecided, or there is a
-    direction that shows a mistake.
+    """Whether the gradient of a block, a group of entries, is right. It is right if `undecided` is
+    False and `direction` is None.
 
     undecided  whether the search ended without an answer
-    direction  how all entries move; the slopes along it lie between low and high
-    claimed    the slope along it by the gradient
-    nearest    the right gradient nearest to that of the block; of many entries, just a right one
+    direction  a direction, by how far each entry moves, along which the slope is wrong
+    low, high  the smallest and the largest slope of the pieces along the direction
+    claimed    the slope along it by the gradient of the block
+    nearest    the right gradient nearest to that of the block; for a block of more than MANY
+               entries, any right one
     """
 
     undecided: bool = False
@@ -52,12 +54,14 @@ class Decision:
 
 
 class Pieces:
-    """The gradients of the pieces of L around the inputs x, found along rays: directions from x.
+    """The gradients of the pieces of L around the inputs x, found along rays: directions from x. A
+    piece is a region in which L is smooth.
 
     entries    those whose gradient is measured by differences; None if the pullback computes the
                gradients of all entries
     asked      the entries whose gradient under check differs from the numeric one
-    rays       random directions and their opposites, and two that move later entries farther
+    rays       random directions, of all inputs and of each input almost alone, one in which later
+               entries move farther, and the opposites of these; then those of `_look_closer`
     limits     the gradient along each ray, close to x
     tolerance  the error allowed in each entry of a gradient
     varying    the entries whose gradients differ between pieces
@@ -99,9 +103,11 @@ class Pieces:
         """Look for pieces that the first rays may have missed: along these rays, only a few of many
         tied entries were the largest or the median.
 
-        Each entry whose gradient does not fit the pieces seen so far moves far above all others,
-        and far below them. Such entries, and a few that never varied, also change places
-        with an entry that did vary.
+        An entry seems to have further pieces if its gradient under check is outside the range of
+        its gradients in the pieces found so far, or differs from the numeric one though these are
+        all the same. Two new rays move such an entry far above all others and far below them. On a
+        third it changes places with an entry whose gradient is unusual there, and so do a few
+        entries whose gradients fit and are the same in all pieces.
         """
         nearby = self._nearby
         seen = np.array(self.limits)
@@ -120,7 +126,8 @@ class Pieces:
 
     def _exchanged(self, i: int, seen: np.ndarray) -> np.ndarray:
         """A copy of a random ray on which entry i changes places with the entry whose gradient on
-        this ray is most unusual: farthest from its median over all rays."""
+        this ray is most unusual: farthest from its median over all rays. `seen` are the gradients
+        along the rays."""
         k = int(self._rng.integers(len(seen)))
         j = int(abs(seen[k] - np.median(seen, axis=0)).argmax())
         ray = self.rays[k].copy()
@@ -135,10 +142,10 @@ class Pieces:
         return self._nearby.differences(x, self._entries, self._radii.step)
 
     def limit(self, u: np.ndarray, everywhere: bool = False) -> np.ndarray | None:
-        """The gradient along a ray, extrapolated to its beginning; None if the ray crosses another
-        kink, or leaves the domain.
+        """The gradient along the ray u, extrapolated to its beginning at x; None if the ray crosses
+        another kink, or leaves the domain.
 
-        everywhere  whether the gradient must be the same farther away
+        everywhere  whether the gradient at a larger distance from x must be almost the same
         """
         point, near = self._nearby.point, self._radii.near
         full, half = (self._gradient(point(u, near * part)) for part in (1.0, 0.5))
@@ -159,7 +166,8 @@ class Pieces:
 
     def confirmed(self, direction: np.ndarray | None = None) -> bool:
         """Whether finite differences at points nearby confirm the gradients of the pieces, along
-        random directions or along the one given."""
+        random directions or along the one given. Gradients that are themselves measured by
+        differences need no confirmation. False if too few pieces were found."""
         nearby = self._nearby
         if len(self.rays) < 8:
             return False
@@ -208,7 +216,7 @@ class Pieces:
 
     @cached_property
     def _sharp(self) -> np.ndarray:
-        """By how much two limits may differ because of rounding, if they are really equal."""
+        """For each entry, by how much rounding may make two equal limits differ."""
         noise = self._nearby.noise
         if self._radii.sharp < self._radii.bound:  # computed in float64
             noise = noise * float(np.finfo("float64").eps / np.finfo("float32").eps)
@@ -317,11 +325,14 @@ class Pieces:
         pieces: Hull,
         wanted: float,
     ) -> tuple[np.ndarray | None, bool]:
-        """A piece whose slope along d is larger than that of all known pieces, or None; and, if
-        None, whether several searches ended at the same largest slope.
+        """The gradient of a piece whose slope along d is larger than that of all known pieces, or
+        None; and, if None, whether the gradient under check surely claims too large a slope,
+        because several searches ended at the same smaller one. `wanted` is the slope that it
+        claims.
 
-        The search starts along d and the opposite ray, and from the pieces with the largest slopes.
-        It climbs by changing one or two entries of the ray at a time.
+        The searches start from rays near d and near its opposite, and from the rays with the
+        largest slopes. They climb: they keep random changes of the ray that do not decrease the
+        slope.
         """
         slopes = pieces.rows @ d  # one for each known piece
         known = float(slopes.max())
@@ -386,8 +397,10 @@ class Pieces:
         little: float,
         changes: int,
     ) -> tuple[np.ndarray | None, float]:
-        """Change a ray at random, so many times, and keep each change that does not make the slope
-        along d smaller. Returns the first piece with a slope above top, or None, and the slope."""
+        """Change a ray at random, `changes` times, and keep each change that does not make the
+        slope along d smaller by more than `little`, a rounding error. Returns the gradient of the
+        first piece whose slope is above `top` and that slope; if there is none, None and the slope
+        along the last ray. `limit` is the gradient along the first ray."""
         score = float(limit[block] @ d)
         if score > top and self._is_piece(ray, limit, block):
             return limit[block], score
@@ -410,22 +423,23 @@ class Pieces:
         return None, score
 
     def _each_seen_twice(self, slopes: np.ndarray, little: float) -> bool:
-        """Whether every slope along the random rays was seen at least twice: then hardly any slope
-        was missed."""
+        """Whether each of these slopes, one for each ray, occurs at least twice up to the rounding
+        error `little`: then there is hardly a piece that no ray has found."""
         ordered = np.sort(slopes)
         new = np.diff(ordered, prepend=-np.inf) > little
         return bool(np.bincount(np.cumsum(new))[1:].min() >= 2)
 
     def _is_piece(self, ray: np.ndarray, limit: np.ndarray, block: np.ndarray) -> bool:
-        """Whether differences confirm a gradient along a ray. If entries stay tied along the ray,
-        the gradient there may belong to no piece."""
+        """Whether differences confirm `limit`, the gradient along a ray, as that of a piece. If
+        entries stay tied along the ray, the pullback may return a gradient that belongs to none."""
         d = np.zeros(ray.shape)
         d[block] = self._rng.standard_normal(len(block))
         return self._agrees(self._nearby.point(ray, self._radii.far), limit, d)
 
     def _moved(self, ray: np.ndarray, block: np.ndarray) -> np.ndarray:
-        """A random change of a ray: one or two entries are drawn anew or exchanged, or some change
-        their scale, since a large gradient of one input may hide pieces that depend on another."""
+        """A copy of a ray with a random change in the block: one or two entries are drawn anew, two
+        are exchanged, or several are multiplied by one factor, since a large gradient of one input
+        may hide pieces that depend on another."""
         moved = ray.copy()
         rng = self._rng
         some = rng.choice(block, size=min(2, len(block)), replace=False)
@@ -447,8 +461,9 @@ class Pieces:
         return moved
 
     def _simple(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> Decision | None:
-        """A mistake that shows when a single entry moves, or all of them move together; None if
-        there is none. If there are many entries, only the latter is tried."""
+        """The decision that the gradient g is wrong, if this shows when a single entry of the block
+        moves, or all entries by the same amount, or along `_fixed`; None if it does not show. For a
+        block of more than MANY entries, only moving all entries is tried."""
         ones = np.ones(len(block))
         directions = [ones, -ones]
         if len(block) <= MANY:
@@ -464,8 +479,8 @@ class Pieces:
         return None
 
     def _fixed(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> list[np.ndarray]:
-        """[d], a direction along which all pieces have one slope and g another; [] if there is
-        none."""
+        """[d], a direction along which all known pieces have the same slope, but g has another; []
+        if there is none, or too few rays to be sure."""
         seen = np.array(self.limits)[:, block] / pieces.scale
         _, sizes, axes = np.linalg.svd(seen - seen[0], full_matrices=False)
         axes = axes[sizes > 1e-6 * sizes[0]]
@@ -482,7 +497,8 @@ class Pieces:
         pieces: Hull,
         d: np.ndarray,
     ) -> Decision:
-        """The decision that g is wrong, with the simplest direction that shows it."""
+        """The decision that g is wrong. Its direction is d, along which g has a wrong slope, unless
+        a simpler one, such as that of a single entry, shows the mistake as well."""
         g = np.where(np.isfinite(g), g, np.inf)
         nearest = pieces.rows.mean(axis=0)
         if len(block) <= MANY:  # otherwise the search would take long
@@ -513,5 +529,5 @@ class Pieces:
 
 
 def _range(rows: np.ndarray) -> np.ndarray:
-    """The largest minus the smallest number of each column, without NaN."""
+    """The largest minus the smallest number of each column, leaving out NaN."""
     return np.fmax.reduce(rows) - np.fmin.reduce(rows)

@@ -29,12 +29,12 @@ def is_rounding(
     nearby: Callable[[], np.ndarray],
     elsewhere: Callable[[], list[np.ndarray]],
 ) -> bool:
-    """Whether two results that must be equal differ by rounding at most.
+    """Whether two results of the same call, which should be equal, differ only by rounding.
 
-    size       about the largest of the terms that were added up
-    nearby     computes the result at inputs that are moved by √eps
-    elsewhere  computes the result a few times in the other precision, float32 for float64 and
-               vice versa: two results may be equal by chance
+    size       roughly the largest term of the sums that give the result
+    nearby     computes the result at inputs that are changed by √eps of their size
+    elsewhere  computes the result in the other precision, float32 for float64 and vice versa, a
+               few times, since two of these results may be equal by chance
 
     Rounding errors are small compared with the terms. If the terms cancel, the result does not show
     how large they are. Then one of two observations must show that it is rounding: moving the

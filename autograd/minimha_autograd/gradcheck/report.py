@@ -57,9 +57,9 @@ class Report:
         """Draw the V-curve: for each input and method, the error as a function of the step.
 
         The error is measured along one random direction, relative to the numeric derivative with
-        that step. A large step
-        misses the curvature of the function, a small one is lost in rounding; the complex step has
-        no cancellation. For a wrong gradient, all methods end at the same error.
+        that step. A large step misses the curvature of the function, a small one is lost in
+        rounding; the complex step has no cancellation. For a wrong gradient, all methods end at the
+        same error.
         Returns a matplotlib figure. Raises ValueError if no gradient has the shape of its input.
         """
         from .plot import curves
