@@ -23,8 +23,8 @@ _LLAMA3 = {
 
 def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Read config.json. Returns the arguments of the GPT that it describes, except those of single
-    blocks, and a list of all reasons why no GPT fits it. The argument "rope" is a pair here: for
-    blocks without a window, and for blocks with one."""
+    blocks, and a list of all reasons why no GPT fits it. The argument "rope" is a pair here: the
+    rotary positions of blocks without a window, and of blocks with one."""
     read = Reader(config)
     for key, values in layout.needed.items():
         read(key, _one_of(values), values[0])
@@ -62,8 +62,8 @@ def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, A
 def with_blocks(
     layout: Layout, config: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Add the settings of single blocks to the common ones. Returns all settings, and a list of all
-    reasons why no GPT fits."""
+    """Add to the settings that `common_settings` returned those in which blocks differ. Returns all
+    settings, and a list of all reasons why no GPT fits."""
     if layout.rope is None:
         return settings, []
     read = Reader(config)
@@ -107,8 +107,9 @@ def _roped(read: Reader, n: int) -> list[bool]:
 
 
 def _windowed(layout: Layout, read: Reader, window: int | None, roped: list[bool]) -> list[bool]:
-    """Read from config.json whether each block has a window: a list with an entry for each
-    block."""
+    """Read from config.json whether each block has a window: a list with True or False for each
+    block. Windows have `window` keys, None if no block has one; `roped` says which blocks have
+    rotary positions."""
     windowed = [False] * len(roped)
     if window:
         windowed = layout.windowed(read, roped)
@@ -182,8 +183,8 @@ def _one_of(values: tuple[Any, ...]) -> Kind:
 
 
 def _one_for_each(n: int, values: tuple[Any, ...]) -> Kind:
-    """The kind of entry that is a list of n values, one for each block and each of them among
-    `values`, or None."""
+    """The kind of an entry that is None, or a list with one value for each of n blocks, where each
+    value must be one of `values`."""
     kind = Kind(
         f"a list of {n} entries, as many as num_hidden_layers: " + " or ".join(map(repr, values)),
         lambda x: isinstance(x, list) and len(x) == n and all(entry in values for entry in x),
@@ -197,8 +198,8 @@ def unsupported(key: str, value: Any, where: str = "") -> str:
 
 
 def config_of(layout: Layout, settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The entries of config.json for a GPT with these resolved settings, and a list of the ways in
-    which the GPT that the entries describe would differ from it."""
+    """The entries of config.json for a GPT with the settings that `resolved` returned, and a list
+    of sentences: how a GPT read back from these entries would differ from it."""
     config: dict[str, Any] = {
         "architectures": [layout.architecture], "model_type": layout.model_type,
     }  # fmt: skip
@@ -220,8 +221,12 @@ def config_of(layout: Layout, settings: dict[str, Any]) -> tuple[dict[str, Any],
 
 
 def _differences(layout: Layout, settings: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """A list of sentences, one for each resolved setting of a GPT that differs from the one found
-    in config.json."""
+    """A list of sentences, one for each setting in which a GPT differs from the one that its
+    config.json describes.
+
+    settings  those of the GPT, as `resolved` returns them
+    found     those that were read back from config.json
+    """
     back = resolved(found)
     wrong = []
     blocks = [*settings["layers"], *back["layers"]]
@@ -278,8 +283,9 @@ def _block_entries(layout: Layout, blocks: list[dict[str, Any]]) -> dict[str, An
 
 
 def resolved(settings: dict[str, Any]) -> dict[str, Any]:
-    """All settings of a GPT in a form that can be compared: each default is replaced by the value
-    that it stands for, and each block has its own window and rotary positions."""
+    """The settings of a GPT, except rng and dtype, in a form that can be compared: each default is
+    replaced by the value that it stands for, and each block has its own window and rotary
+    positions."""
     s = with_sizes(vars(GPTSettings(**settings)))
     del s["rng"], s["dtype"]
     common = {"rope": s.pop("rope"), "window": s.pop("window")}

@@ -53,12 +53,14 @@ _OF_KERAS = "TS", "BTS", "BHTS"
 
 
 def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> MaskAndBias:
-    """Read the arguments of torch.nn.functional.scaled_dot_product_attention. True = may attend.
+    """Read the arguments of torch.nn.functional.scaled_dot_product_attention as (mask, bias). In
+    attn_mask, True = may attend.
 
     attn_mask  boolean, or floats that are added to the scores; broadcasts to (…, H, T, S)
     is_causal  top-left: query i sees key j where j ≤ i, even if T ≠ S
 
-    Raises TypeError for integers, ValueError for both arguments: torch's kernels disagree on them.
+    Raises TypeError for integers, ValueError if both arguments are given, since torch's kernels do
+    not agree on what that means.
     """
     if is_causal and attn_mask is not None:
         raise ValueError(
@@ -73,14 +75,17 @@ def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> MaskAn
 def to_torch_sdpa(
     mask: AnyMask, shape: Sequence[int], *, bias: Any = None, like: Any = None
 ) -> dict[str, Array]:
-    """Write attn_mask: boolean, True = may attend; with a bias, floats, −∞ where hidden.
+    """Write a mask as {"attn_mask": …}: booleans, True = may attend; with a bias, floats that are
+    added to the scores, −∞ where a key is hidden. The dictionary is empty if mask and bias are
+    None.
 
-    mask    one of `minimha.masks`, a boolean array, or None
-    shape   of the scores, (…, H, T, S) or (T, S)
-    bias    floats that broadcast to it
-    like    an array of the library and on the device wanted, such as torch's query
+    mask   one of `minimha.masks`, a boolean array, or None
+    shape  of the scores, (…, H, T, S) or (T, S)
+    bias   floats that broadcast to this shape
+    like   an array, such as torch's query: attn_mask is an array of the same library, on the same
+           device. By default, like is the bias, or a NumPy array
 
-    By default, like is the bias, or a NumPy array. Raises ValueError if mask or bias do not fit.
+    Raises ValueError if mask or bias do not fit the shape.
     """
     x = _written(mask, shape, bias, like)
     return {} if x is None else {"attn_mask": x}
@@ -89,14 +94,15 @@ def to_torch_sdpa(
 def from_torch_mha(
     *, attn_mask: Any = None, key_padding_mask: Any = None, num_heads: int | None = None
 ) -> MaskAndBias:
-    """Read the arguments of torch.nn.MultiheadAttention. True = is hidden: may NOT attend.
+    """Read the arguments of torch.nn.MultiheadAttention as (mask, bias). In both masks, True = is
+    hidden: may NOT attend.
 
     attn_mask         (T, S) or (B·H, T, S), boolean or floats that are added to the scores
     key_padding_mask  (B, S), or (S,) without a batch; boolean or floats as well
     num_heads         H, needed for an attn_mask of three axes
 
-    torch's is_causal is a hint that attn_mask is causal, so attn_mask is enough.
-    Raises TypeError for integers, ValueError for other shapes or a missing num_heads.
+    torch's is_causal is a hint that attn_mask is causal, so attn_mask is enough. Raises TypeError
+    for integers, ValueError for other shapes or a missing num_heads.
     """
     hidden: dict[str, Any] = {"true_hides": True, "floats": True}
     return _together(
@@ -108,12 +114,15 @@ def from_torch_mha(
 def to_torch_mha(
     mask: AnyMask, shape: Sequence[int], *, bias: Any = None, like: Any = None
 ) -> dict[str, Array]:
-    """Write attn_mask or key_padding_mask: boolean, True = is hidden: may NOT attend.
+    """Write a mask as {"attn_mask": …} or {"key_padding_mask": …}: booleans, True = is hidden: may
+    NOT attend; with a bias, floats that are added to the scores, −∞ where a key is hidden.
 
-    shape is (B, H, T, S), or (H, T, S) or (T, S) without a batch; the rest as in `to_torch_sdpa`.
-    A mask that is the same for all heads and queries becomes key_padding_mask (B, S) or (S,).
-    Others become attn_mask, (T, S) if it is the same for all sequences and heads, else (B·H, T, S);
-    so do those with a bias, as floats with −∞ where hidden.
+    shape             of the scores, (B, H, T, S), or (H, T, S) or (T, S) without a batch
+    mask, bias, like  as in `to_torch_sdpa`
+
+    A mask that is the same for all heads and queries becomes key_padding_mask (B, S) or (S,),
+    unless there is a bias. Otherwise attn_mask is (T, S) if it is the same for all sequences and
+    heads, else (B·H, T, S).
     """
     x = _written(mask, shape, bias, like, ranks=(2, 3, 4))
     if x is None:
@@ -135,16 +144,17 @@ def from_keras(
     key_mask: Any = None,
     use_causal_mask: bool = False,
 ) -> MaskAndBias:
-    """Read the arguments of keras.layers.MultiHeadAttention. True = may attend.
+    """Read the arguments of keras.layers.MultiHeadAttention as (mask, None). True = may attend.
 
-    attention_mask         (B, T, S), (T, S) or (B, H, T, S)
-    query_mask             (B, T): False = this query attends to nothing. keras 3.15 ignores the
-                           argument and takes the mask that the query itself carries
-    value_mask, key_mask   (B, S)
-    use_causal_mask        top-left: query i sees key j where j ≤ i
+    attention_mask        (B, T, S), (T, S) or (B, H, T, S)
+    query_mask            (B, T): False = this query attends to nothing. keras 3.15 ignores the
+                          argument and takes the mask that the query itself carries
+    value_mask, key_mask  (B, S)
+    use_causal_mask       top-left: query i sees key j where j ≤ i
 
-    All of them apply at once. The bias is None: keras takes none, and casts numbers to booleans,
-    which turns a mask of 0 and −1e9 into its opposite. So numbers raise a TypeError here.
+    A key must be allowed by all masks that are given. There is no bias: keras takes none, and casts
+    numbers to booleans, which turns a mask of 0 and −1e9 into its opposite. So numbers raise a
+    TypeError here.
     """
     return _together(
         (causal(align="top-left") if use_causal_mask else None, None),
@@ -156,25 +166,29 @@ def from_keras(
 
 
 def to_keras(mask: AnyMask, shape: Sequence[int], *, like: Any = None) -> dict[str, Array]:
-    """Write attention_mask: boolean, True = may attend.
+    """Write a mask as {"attention_mask": …}: booleans, True = may attend.
 
-    shape is (B, H, T, S), or (T, S); the rest as in `to_torch_sdpa`. The result is (T, S) if it is
-    the same for all sequences and heads, (B, T, S) if for all heads, else (B, H, T, S).
+    shape       of the scores, (B, H, T, S) or (T, S)
+    mask, like  as in `to_torch_sdpa`
+
+    attention_mask is (T, S) if it is the same for all sequences and heads, (B, T, S) if it is the
+    same for all heads, else (B, H, T, S).
     """
     x = _written(mask, shape, None, like, ranks=(2, 4))
     return {} if x is None else {"attention_mask": _reduced(x, shape, *_OF_KERAS)}
 
 
 def from_hugging_face(attention_mask: Any) -> MaskAndBias:
-    """Read the attention_mask of a model in transformers. 1 and True = may attend.
+    """Read the attention_mask of a model in transformers as (mask, bias). 1 and True = may attend.
 
     (B, S)        integers 0 and 1, or booleans: which keys are not padding. A decoder is also
                   causal; add `masks.causal()` for one
-    (B, H, T, S)  floats that are added to the scores, hidden where they are the dtype's min or
-                  −∞; or booleans. H may be 1
+    (B, H, T, S)  floats that are added to the scores, hidden where they are the dtype's min or −∞;
+                  or booleans. H may be 1
 
-    Raises TypeError for floats (B, S) and for integers (B, H, T, S), which could mean either;
-    ValueError for other shapes, and for integers other than 0 and 1.
+    Raises TypeError for floats (B, S) and for integers (B, H, T, S): a 0 in them could mean that a
+    key is hidden, or that nothing is added to its score. Raises ValueError for other shapes, and
+    for integers other than 0 and 1.
     """
     x = backend.asarray(array_of(attention_mask))
     if x.ndim == 4:
@@ -194,14 +208,19 @@ def to_hugging_face(
     bias: Any = None,
     like: Any = None,
 ) -> dict[str, Array]:
-    """Write attention_mask: with a dtype or a bias, the floats that are added, else 1 and 0.
+    """Write a mask as {"attention_mask": …}: with a dtype or a bias, floats that are added to the
+    scores, else integers 1 = may attend and 0.
 
-    shape is (B, H, T, S). With dtype, such as "float32", or a bias, which has one: floats
-    (B, 1, T, S), or (B, H, T, S) where heads differ, the dtype's min where hidden. Otherwise
-    integers (B, S), 1 = may attend. The rest as in `to_torch_sdpa`.
+    shape             of the scores, (B, H, T, S)
+    dtype             of the floats, such as "float32"; None for integers, or for the dtype of the
+                      bias
+    mask, bias, like  as in `to_torch_sdpa`
 
-    Raises ValueError where integers are asked for and the mask is not the same for all heads and
-    queries, TypeError for a bias and a dtype at once.
+    Integers are (B, S). Floats are (B, 1, T, S), or (B, H, T, S) where heads differ, and the
+    dtype's min where a key is hidden.
+
+    Raises ValueError if integers cannot express the mask, because it is not the same for all heads
+    and queries; TypeError for a bias and a dtype at once.
     """
     if bias is not None and dtype is not None:
         raise TypeError("a bias has its dtype: give bias or dtype, not both")
@@ -233,13 +252,15 @@ def _read(
     lowest_hides: bool = False,
     num_heads: int | None = None,
 ) -> MaskAndBias:
-    """Read an argument as (mask, bias). The bias is None unless the argument has floats; where the
-    mask hides, it is 0.
+    """Read the argument x with this name as (mask, bias). The bias is None unless x has floats;
+    where the mask hides a key, the bias is 0.
 
-    choices       the axes that the argument may have, such as "BS"; if none are given, any axes
-                  that broadcast to the scores
-    floats        whether it may be floats, which are added to the scores
+    choices       the axes that x may have, such as "BS", where N stands for B·H; if none are given,
+                  any axes that broadcast to the scores
+    true_hides    whether True means hidden instead of may attend
+    floats        whether x may have floats, which are added to the scores
     lowest_hides  whether the dtype's min hides, as −∞ does
+    num_heads     H, needed for the axes "NTS"
     """
     if x is None:
         return None, None
@@ -268,8 +289,8 @@ def _read(
 
 
 def _over_scores(x: Array, axes: str) -> Array:
-    """Insert axes of length 1, so that x has each axis of the scores from its first one on: with
-    the axes "BS", x (B, S) becomes (B, 1, 1, S)."""
+    """Insert axes of length 1 into x, so that it broadcasts to the scores (B, H, T, S): with the
+    axes "BS", x (B, S) becomes (B, 1, 1, S); with "TS" it stays (T, S)."""
     if not axes:
         return x
     every = "BHTS"["BHTS".index(axes[0]) :]
@@ -277,8 +298,8 @@ def _over_scores(x: Array, axes: str) -> Array:
 
 
 def _heads_apart(x: Array, num_heads: int | None) -> Array:
-    """Reshape (B·H, T, S) to (B, H, T, S), or to (H, T, S) if B = 1, since there may then be no
-    axis for the batch."""
+    """Reshape (B·H, T, S) to (B, H, T, S). If B = 1, the result is (H, T, S), which fits inputs
+    with and without an axis for the batch."""
     n, *lengths = x.shape
     if num_heads is None or num_heads < 1 or n % num_heads:
         raise ValueError(
@@ -295,8 +316,8 @@ def _tuple(axes: str) -> str:
 
 
 def _hiding(x: Array, lowest: bool) -> float:
-    """The number that hides a key in a float mask with the dtype of x, as does any smaller number:
-    −∞ or, if `lowest`, the dtype's min."""
+    """The number that hides a key in a float mask with the dtype of x: −∞ or, if `lowest`, the
+    dtype's min. Every smaller number hides it, too."""
     return float(backend.finfo(x).min) if lowest else -math.inf
 
 
@@ -318,9 +339,11 @@ def _written(
     lowest_hides: bool = False,
 ) -> Array | None:
     """The mask as one array: booleans or, with a bias, the bias with −∞ (if lowest_hides, the
-    dtype's min) where the mask hides. None if there is neither mask nor bias.
+    dtype's min) where the mask hides a key. None if there is neither mask nor bias.
 
-    The array has as many axes as `shape`, and broadcasts to it.
+    shape  of the scores. The array has as many axes, and broadcasts to it
+    like   an array, whose library and device the result gets; None for those of the bias, or NumPy
+    ranks  how many axes the scores may have; if empty, any number
     """
     if ranks and len(shape) not in ranks:
         meant = " or ".join(_tuple("BHTS"[-n:]) for n in ranks)
@@ -344,8 +367,9 @@ def _written(
 
 
 def _reduced(x: Array, shape: Sequence[int], *choices: str) -> Any:
-    """x without some of its axes. Each choice names the axes to keep, such as "TS"; the first
-    choice is taken for which x has length 1 along all other axes. Returns None if no choice fits.
+    """x without some of its axes, where `shape` is that of the scores. Each choice names the axes
+    to keep, such as "TS"; the first choice is taken for which x has length 1 along all other axes.
+    Returns None if no choice fits.
 
     Letters of axes that the scores do not have are ignored.
     """

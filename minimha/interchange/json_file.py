@@ -48,7 +48,7 @@ def number(words: str, valid: Callable[[float], bool]) -> Kind:
 
 
 def one_of(known: Collection[str]) -> Kind:
-    """The kind of a text that is among the known ones."""
+    """The kind of a string that is one of `known`."""
     return Kind(" or ".join(map(repr, known)), lambda x: isinstance(x, str) and x in known)
 
 
@@ -65,8 +65,8 @@ def read_json(path: Path, kind: Kind) -> Any:
 
 
 def mistake(name: str, value: Any, kind: Kind) -> str:
-    """A sentence about an entry that is missing (then its value is `...`) or not of this kind; an
-    empty text if the entry is as it must be."""
+    """A sentence about an entry that is missing (then its value is `...`) or not of this kind; ""
+    if the entry is as it must be."""
     if value is ...:
         return f"{name} is missing"
     return "" if kind.fits(value) else f"{name} is {shown(value)}, but must be {kind.words}"
@@ -110,7 +110,8 @@ def shown(value: Any) -> str:
 @contextmanager
 def naming(path: Path, names: Mapping[str, str]) -> Iterator[None]:
     """A context manager: a ValueError inside the block is raised again with the path of the file in
-    front, and with the file's names of settings in place of ours."""
+    front. In its message, our names of settings, the keys of `names`, are replaced by the names in
+    the file, the values."""
     try:
         yield
     except ValueError as error:

@@ -24,8 +24,9 @@ def to_keras(mha: MultiHeadAttention) -> list[np.ndarray]:
 
     Their order is query kernel (M, H, D) and bias (H, D), key kernel (Mk, G, D) and bias (G, D),
     value kernel (Mv, G, Dv) and bias (G, Dv), output kernel (H, Dv, M) and bias (M,), without the
-    biases if there are none. With G ≠ H they fit a `keras.layers.GroupQueryAttention`, for which
-    Dv = D. The double form is multiplied out.
+    biases if there are none. Mk and Mv are the widths of the keys' and the values' inputs. With G ≠
+    H they fit a `keras.layers.GroupQueryAttention`, for which Dv = D. If the layer has the double
+    form, the two matrices of each projection are multiplied.
 
     Raises ValueError, with all reasons, for a layer that Keras cannot represent, such as one in the
     bilinear form; TypeError for another module.
@@ -53,13 +54,13 @@ def from_keras(
 ) -> MultiHeadAttention:
     """The layer with the weights of a `keras.layers.MultiHeadAttention`, on the host.
 
-    weights  its get_weights(); `to_keras` lists order and shapes, which determine all sizes. The
-             dtype stays the same
+    weights  its get_weights(), whose order and shapes are those of `to_keras`. The shapes determine
+             all sizes, and the dtype stays the same
     form     of the projections, one of `projections.FORMS`
     dropout  as in MultiHeadAttention
 
-    Raises ValueError, with all reasons, for another number of weights, and for weights of other
-    shapes or dtypes, such as those of a layer whose output is not as wide as its query.
+    Raises ValueError, with all reasons, if there are neither 8 weights nor 4, and for weights of
+    other shapes or dtypes, such as those of a layer whose output is not as wide as its query.
     """
     names = [name for name in _NAMES if len(weights) == 8 or "kernel" in name]
     if len(weights) != len(names):

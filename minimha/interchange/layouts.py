@@ -38,19 +38,23 @@ KINDS = {
 class Layout:
     """How Hugging Face's files describe one kind of model.
 
-    fixed        our settings that all models of this kind share
-    settings     for each entry of config.json, our setting and the value of an absent entry;
-                 ... marks entries that must be present
-    activations  their names for activations, and ours
-    needed       entries of config.json for which a GPT supports these values only
-    prefix       of all names but lm_head's; files of models without a head lack it
-    names        for each of their weights, ours: see `packed` and `with_biases`; N counts blocks,
-                 and names of weights that a model does not have are left out
-    buffers      a pattern for the names of constants in files of old versions
-    rope         the base of rotary positions where config.json gives none; None for learned ones
+    fixed        settings of a GPT that are the same for all models of this kind
+    settings     for each entry of config.json, the same setting of a GPT, and the value of an
+                 absent entry; `...` marks entries that must be present
+    activations  for each name of an activation in config.json, the name here
+    needed       entries of config.json for which a GPT supports only the values listed
+    prefix       with which all names of weights begin, except those of lm_head; files of models
+                 without a head leave it out
+    names        for each name of a weight in the files, the name here, as `packed` and
+                 `with_biases` take it; N is the number of a block. A model need not have all these
+                 weights
+    buffers      a pattern for the names of constants, which files of old versions contain
+    rope         the base of rotary positions where config.json gives none; None for learned
+                 positions
     blocks       the entries about settings that differ between blocks, and the value of absent ones
-    windowed     whether each block has a window, where layer_types does not say it: a function of
-                 the `Reader` of the entries, and of whether each block has rotary positions
+    windowed     a function that says which blocks have a window where the entry layer_types does
+                 not: its arguments are a `Reader` of config.json, and a list with whether each
+                 block has rotary positions
     """
 
     model_type: str
@@ -160,8 +164,9 @@ def _like(
     settings: dict[str, tuple[str, Any]] | None = None,
     **changes: Any,
 ) -> Layout:
-    """A copy of a layout for another type of model, without the entries named in `without`, and
-    with other settings and changed fields."""
+    """A copy of a layout for another kind of model, with these changes of its fields. `name` begins
+    the name of its class: "Mistral" for MistralForCausalLM. In its `settings`, the entries named in
+    `without` are missing, and `settings` are added."""
     kept = {key: value for key, value in base.settings.items() if key not in without}
     changes |= {"model_type": model_type, "architecture": f"{name}ForCausalLM"}
     fixed_biases = {key: (False,) for key in without if key.endswith("_bias")}
