@@ -184,8 +184,9 @@ def _check(options: Any) -> int:
 
 
 def _file(path: Path) -> tuple[Path, str]:
-    """Return the place to search and the name of the task, when `check` is given a file instead of
-    a task."""
+    """For `minimha homework check FILE`: return the place to search and the name of the file's
+    task. The place is the current folder if a search there finds this file, otherwise the file
+    itself."""
     name = next(iter(student_files.find(path)), None)
     if name is None:
         raise ValueError(f"{path} is not a homework file: minimha homework list shows the tasks")
@@ -196,7 +197,8 @@ def _file(path: Path) -> tuple[Path, str]:
 
 
 def _report(verdict: Verdict, printed: str, path: Path, options: Any) -> None:
-    """Print a verdict. When all tasks are checked, a task that passes gets only one line."""
+    """Print a verdict, and what the student's code printed if the check does not pass. When all
+    tasks are checked, a task that passes or is still to do gets only one line."""
     last = verdict.check is course()[verdict.task].checks[-1]
     if options.name or verdict.outcome == FAILED:
         for line in lines([verdict]):
@@ -230,8 +232,8 @@ def _hint(options: Any) -> int:
 
 
 def _test(options: Any) -> int:
-    """Say that a teacher's tasks are ready. Tasks that contradict themselves do not get this far:
-    `_reporting_errors` has refused them."""
+    """Say that a teacher's tasks are ready. `_reporting_errors` calls this only if no task
+    contradicts itself, for example by a solution that fails its own checks."""
     print(f"{options.tasks} is ready: solutions pass, stubs are to do, each mistake is named")
     return 0
 

@@ -111,9 +111,9 @@ def text_of_mistake(
 
     The mistakes tried are those of the task, and np.dot in place of @.
 
-    passes_earlier  says whether a function passes the checks before the failed one, as that of the
-                    student did. This rules out mistakes that have the same results in the failed
-                    check, but would have failed an earlier one
+    passes_earlier  says whether a function passes the checks before the failed one. This rules out
+                    mistakes that have the same results in the failed check, but would have failed
+                    an earlier one
 
     If no mistake gives the same results in all calls and the values are wrong, a mistake that gives
     the same values is enough, whatever the pullbacks return. Returns "" if the solution itself

@@ -9,8 +9,9 @@ from typing import Any
 
 
 class _Repr(reprlib.Repr):
-    """Writes values as text that does not change from run to run: it sorts sets, and shows a
-    function only by its name, because in grading the function is in another process."""
+    """Writes values as text that is the same in each run: sets are sorted, and a function is shown
+    only by its name. In grading, a student's function runs in another process, so the rest of its
+    repr would differ."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,12 +25,14 @@ class _Repr(reprlib.Repr):
 
 
 def name_of(function: Any) -> str:
-    """Return the name of a function, or of the type of another value that can be called."""
+    """Return the name of a function; for another callable object without a name, the name of its
+    type."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def shown(x: Any) -> str:
-    """Write a value on one line."""
+    """Return the repr of a value for a message, cut if it is long, and without addresses in
+    memory."""
     return without_addresses(_Repr().repr(x))
 
 

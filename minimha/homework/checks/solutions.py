@@ -19,7 +19,8 @@ _MARKED = re.compile(
 
 
 def stubbed(text: str) -> str:
-    """Return the text with `raise NotImplementedError` in place of each marked solution."""
+    """Return the text with each solution, the lines from # BEGIN SOLUTION to # END SOLUTION,
+    replaced by `raise NotImplementedError`."""
 
     def placeholder(found: re.Match[str]) -> str:
         comment = f"  # {found[2]}" if found[2] else ""
@@ -29,7 +30,8 @@ def stubbed(text: str) -> str:
 
 
 def solved(text: str) -> str:
-    """Return the text with its solutions, but without the marks."""
+    """Return the text with its solutions, but without the lines that mark where they begin and
+    end."""
     return _replaced(text, lambda found: found[3])
 
 

@@ -50,9 +50,13 @@ TASKS: dict[str, Task] = {}
 
 
 class Task:
-    """A function to write. Calling the task calls its solution; in a release, it returns the
-    recorded results of the solution. `task` documents the attributes; `checks` are in the order in
-    which a student passes them, `mistakes` in the order in which they are looked for."""
+    """A function for students to write. Calling the task calls its solution; in a release, the
+    edition for students, which has no solutions, a call returns the recorded result of the
+    solution.
+
+    `task` documents the attributes. Besides, `checks` are in the order in which they run, and
+    `mistakes` in the order in which they are compared with a wrong answer.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,9 @@ class Task:
         weight: float = 1, hidden: bool = False,
     ) -> Any:  # fmt: skip
         """Add a check, a function `holds(yours, rng)` that raises AssertionError if the student's
-        function is wrong. Its name, with spaces, is what the student reads.
+        function `yours` is wrong. Students read the name of `holds`, with spaces in place of
+        underscores. This is a decorator: write @softmax.check or, without `holds`,
+        @softmax.check(weight=2).
 
         weight  of the check in the task's score, relative to the other checks
         hidden  whether a release with --hidden leaves the check out
@@ -125,7 +131,8 @@ class Task:
         return "\n\n".join([*functions, with_solution(own) if solved else stubbed(own)])
 
     def verdicts(self, yours: Callable[..., Any], seed: int = 0) -> Iterator[Verdict]:
-        """Run the checks on a function, one after another, and yield the verdict of each."""
+        """Run the checks on a function, one after another, and yield the verdict of each. The seed
+        determines the random inputs."""
         return (self.verdict(check, yours, seed) for check in self.checks)
 
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
@@ -164,17 +171,19 @@ class Task:
         return replay.results().get(self.name, {}).get(check.name, {})
 
     def rng(self, check: Check, seed: int = 0) -> np.random.Generator:
-        """Return the random generator that a check gets."""
+        """Return a new random generator for a check. The seed and the names of the task and of the
+        check determine its numbers."""
         return np.random.default_rng([seed, *f"{self.name}: {check.name}".encode()])
 
     def _with_mistake(
         self, error: BaseException, message: str, calls: list[Call], check: Check, seed: int
     ) -> str:
-        """Return the message of a failed check. If the mistake is a known one, its description
-        replaces other guesses."""
+        """Return the message of a failed check. If a common mistake of the task explains the
+        recorded calls of the student's function, the description of this mistake replaces the
+        guesses in `message`."""
 
         def passes_earlier(function: Callable[..., Any]) -> bool:
-            """Whether a function passes the earlier checks, as the student's function did."""
+            """Whether a function passes all checks before this one."""
             with np.errstate(all="ignore"):
                 try:
                     for earlier in self.checks[: self.checks.index(check)]:

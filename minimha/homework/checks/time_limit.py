@@ -19,19 +19,21 @@ PATIENCE = 6
 
 
 class Spent(NamedTuple):
-    """The seconds that something has taken: of processor time, and on the clock."""
+    """Seconds of processor time and seconds on the clock: a reading of both, or what was spent
+    between two readings."""
 
     computing: float
     clock: float
 
     def since(self, start: Spent) -> Spent:
-        """Return the seconds spent between `start` and this moment."""
+        """Return the seconds spent between two readings, `start` and this one."""
         return Spent(self.computing - start.computing, self.clock - start.clock)
 
     def exceeds(self, limit: float) -> str:
-        """Return a text that says which limit was exceeded, and why that may be; "" if none was.
+        """Return a text that says which limit was exceeded, that of processor time or that on the
+        clock, and suggests why; "" if neither was.
 
-        limit  seconds of processor time
+        limit  seconds of processor time; on the clock, PATIENCE times as many are allowed
         """
         if min(self.computing, self.clock) > limit:
             return f"{limit:g} seconds of processor time: an endless loop?"

@@ -17,7 +17,7 @@ class Check:
     """A condition that a student's function must satisfy: `holds(yours, rng)` raises AssertionError
     if it does not.
 
-    A hidden check belongs to grading; a release may leave it out.
+    A hidden check is meant for grading: a release with --hidden leaves it out of what students get.
     """
 
     name: str
@@ -28,8 +28,8 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one check of one function: outcome is PASSED, FAILED, TO_DO or, if nothing was
-    handed in, MISSING."""
+    """The result of one check of one function. The outcome is PASSED, FAILED, TO_DO if the function
+    raises NotImplementedError, or, in grading, MISSING if no answer was handed in."""
 
     task: str
     check: Check
@@ -38,7 +38,8 @@ class Verdict:
 
 
 def lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
-    """Yield the lines to print: one for each check up to the first that fails, then its message."""
+    """Yield the lines to print: one for each check up to the first that does not pass, then the
+    message of that check."""
     for verdict in verdicts:
         yield f"{verdict.outcome:<6} {verdict.task}: {verdict.check.name}"
         if verdict.outcome == FAILED:

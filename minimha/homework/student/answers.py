@@ -32,16 +32,18 @@ _OTHERS = {"minimha", "minimha_autograd", "numpy", *sys.stdlib_module_names}
 
 
 def mark(text: str) -> str | None:
-    """Return the name in the first line that marks an answer, a task's or "adapters"; None if no
-    line does."""
+    """Return the name in the first line such as "# minimha homework: softmax", which marks an
+    answer: the name of a task, or "adapters". None if there is no such line."""
     found = _MARK.search(text)
     return found[1] if found else None
 
 
 def answers(path: Path, names: Collection[str], notes: list[str] | None = None) -> dict[str, bytes]:
-    """Return the source of each answer in a file or notebook, by the name of its task; none without
-    a mark.
+    """Return the source of each answer in a file or notebook, by the name of its task. A .py file
+    has answers only if a line such as "# minimha homework: softmax" marks it; in a notebook, a cell
+    that calls homework.check(softmax) is an answer, too.
 
+    names  the tasks whose answers are returned
     notes  a list to which remarks are added, such as that two cells answer one task
 
     Raises OSError for a file that cannot be read, ValueError for one that is too long or a damaged
@@ -59,8 +61,8 @@ def answers(path: Path, names: Collection[str], notes: list[str] | None = None) 
 
 
 def source(path: Path) -> bytes:
-    """Read a file. Raises ValueError if it is too long; a notebook, with its stored outputs, may be
-    ten times as long as a file."""
+    """Return the content of a file. Raises ValueError if it is longer than MOST bytes; for a
+    notebook, which contains outputs as well, the limit is ten times as large."""
     most = MOST * 10 if path.suffix == ".ipynb" else MOST
     with path.open("rb") as file:
         data = file.read(most + 1)
@@ -71,8 +73,8 @@ def source(path: Path) -> bytes:
 
 
 def decoded(data: bytes) -> str:
-    """Decode the bytes of a file, in whichever encoding an editor may have chosen, so that a mark
-    can be found in the text."""
+    """Decode the bytes of a file, which an editor may have saved as UTF-8 or UTF-16, so that the
+    line that marks an answer can be found. Bytes that do not fit are replaced."""
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
 
@@ -83,7 +85,8 @@ def defines(text: str, name: str) -> bool:
 
 
 def is_stub(source: bytes) -> bool:
-    """Whether an answer is still to be written, as in the file that students get."""
+    """Whether an answer still has a line `raise NotImplementedError`, as the file that students
+    get."""
     return _STUB.search(source) is not None
 
 

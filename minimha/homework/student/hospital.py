@@ -43,8 +43,9 @@ CAUSES = (
 
 
 def patient(number: int, student: str = "") -> Patient:
-    """Return patient 1 to 12, untrained. Sizes, weights and the order of the causes depend on the
-    name of the student; the same number and name always give the same patient.
+    """Return patient 1 to 12, untrained: a GPT that has one of the faults in CAUSES, or none. The
+    name of the student determines which patient has which fault, and the sizes and weights; the
+    same number and name always give the same patient.
 
     Raises ValueError for another number.
     """
@@ -60,10 +61,12 @@ class Patient(GPT):
     Its sequences count round a clock: each starts at a random token and advances by 1, 2 or 3.
 
     number, student  as in `patient`
-    verdict          the part that has been replaced by a healthy one, None if no part has
+    verdict          the fault that was given to `mend`, which has repaired it if it was there; None
+                     if none was given
     vocabulary       V
-    best             the lowest expected loss with which the next token can be predicted without
-                     seeing the future, log 3 / T
+    best             the lowest expected loss without seeing the future, (log 3) / T: the first of
+                     the T targets is one of three tokens, and the others follow from the tokens
+                     before them
     """
 
     def __init__(self, number: int, student: str, verdict: str | None = None) -> None:
@@ -182,8 +185,8 @@ class Patient(GPT):
 
 @functools.cache
 def _ward(student: str) -> tuple[tuple[int, int, int], tuple[str, ...]]:
-    """Return the sizes V, T and M of a student's patients, and their causes, in the order of the
-    patients."""
+    """Return the sizes V, T and M of a student's patients, and a tuple with the cause of each
+    patient, that of patient 1 first."""
     rng = np.random.default_rng([10, *student.encode()])
     sizes = int(rng.integers(11, 18)), int(rng.integers(9, 14)), 8 * int(rng.integers(3, 5))
     return sizes, tuple(map(str, rng.permutation(CAUSES)))

@@ -52,7 +52,8 @@ def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _limited(call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
-    """Call the function. An alarm interrupts only while this function runs."""
+    """Return call(*arguments). An alarm interrupts only code that runs inside this function, for
+    which it looks on the stack."""
     return call(*arguments)
 
 
@@ -118,8 +119,9 @@ def _alarm(start: Spent) -> Callable[[], None]:
 
 
 def _interrupt_next_line(stack: Iterable[types.FrameType], late: str) -> None:
-    """Interrupt the next line that runs in one of these frames. Frames of minimha's own code are
-    left alone, since they clean up."""
+    """Make the next line that runs in one of these frames raise `_Late` with the text `late`, which
+    says what limit was exceeded. Frames of minimha's own code are left alone, since they clean
+    up."""
 
     def hook(_: types.FrameType, event: str, __: Any) -> Any:
         if event == "line":

@@ -26,11 +26,11 @@ NOT_STARTED, CHANGED = "not started", "changed"
 
 
 def path(place: Path) -> Path:
-    """Return the path of the record for this folder, or for the folder of this file.
+    """Return the path of the record of a student's progress, given a folder or a file in it.
 
-    Searches the folder, its parent, the folders directly inside it, and neighbouring folders with
-    the names that `minimha` gives them, so that chapters and homework share one record. If there is
-    none yet, it will be created in the folder.
+    Searches the folder, its parent, the folders directly inside it, and the folders beside it that
+    are called "homework" or "minimha-notebooks", so that chapters and homework share one record. If
+    there is none yet, it will be created in the folder.
     """
     here = (place.parent if place.is_file() else place).resolve()
     neighbours = (here.parent / name for name in NEIGHBOURS)
@@ -71,8 +71,9 @@ def files(place: Path) -> dict[str, Path]:
 
 
 def states(place: Path, files: dict[str, Path]) -> dict[str, str]:
-    """Return the state of each task: PASSED if it has passed in a notebook; otherwise the outcome
-    of its file's last check, or CHANGED if the file has changed since then; or NOT_STARTED."""
+    """Return the state of each task: PASSED if it has passed in a notebook; otherwise, if it has a
+    file, the outcome of that file's last check, or CHANGED if the file was not checked as it is
+    now; otherwise the outcome in a notebook, or NOT_STARTED."""
     known, found = read(place), {}
     for name in course():
         facts = known.get(name, {})

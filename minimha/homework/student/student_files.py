@@ -48,7 +48,8 @@ def chapter(number: int) -> str:
 def find(place: Path) -> dict[str, Path]:
     """Return the file of each task that has been started, by name, in the order of the course.
 
-    place  a file, or a folder, which is searched with the folders directly inside it and the record
+    place  a file, or a folder, which is searched with the folders directly inside it and with the
+           record of the student's progress
 
     Raises ValueError for two files of one task, FileNotFoundError if the place does not exist.
     """
@@ -86,7 +87,8 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 
 def _tasks_of(path: Path) -> tuple[Collection[str], bool]:
-    """Return the tasks that a file is homework for, and whether its first lines name them."""
+    """Return the tasks that a file answers, and whether a line near its top names them. If there is
+    no such line as "# minimha homework: softmax", the name of the file counts."""
     try:
         with path.open("rb") as file:
             head = decoded(file.read(1000))
@@ -99,8 +101,8 @@ def _tasks_of(path: Path) -> tuple[Collection[str], bool]:
 
 
 def start(task: Task, folder: Path, place: Path) -> None:
-    """Write the code of a task that students get to folder/NAME.py, and add this file to the record
-    for `place`.
+    """Write what students get for a task to folder/NAME.py, and add this file to the record of
+    progress that belongs to the folder `place`.
 
     Raises FileExistsError if the file exists, OSError if it cannot be written.
     """
@@ -170,8 +172,10 @@ def _syntax(error: SyntaxError) -> str:
 
 
 def verdict(task: Task, check: Check, yours: Callable[..., Any], file: str | None) -> Verdict:
-    """Return the outcome of one check of a function from this file. A check that takes too long
-    fails."""
+    """Return the outcome of one check of a student's function. A check that takes too long fails.
+
+    file  the file with the function, whose lines messages quote; None if it has none
+    """
     try:
         outcome: Verdict = in_time(task.verdict, check, yours)
         return outcome

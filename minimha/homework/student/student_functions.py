@@ -42,9 +42,10 @@ class Own(NamedTuple):
 
 
 def answered(place: Path) -> dict[str, Own]:
-    """Return the student's answer to each task, in the order of the course: from a file, or else
-    from a notebook. Searches `place`, as the homework commands do, and the folder that
-    contains the student's record."""
+    """Return the student's answer to each task, in the order of the course: from a file or, if
+    there is none or it is not filled in, from a notebook. Searches `place`, as the homework
+    commands do; for notebooks also the folder with the record of the student's progress, and the
+    folders beside it that are called "homework" or "minimha-notebooks"."""
     found: dict[str, Own] = {}
     files = ((name, Own(path, source(path))) for name, path in student_files.find(place).items())
     for name, own in itertools.chain(_in_notebooks(place), files):
