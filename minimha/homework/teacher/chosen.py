@@ -20,9 +20,9 @@ def add_only(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(only: Sequence[str] | None) -> list[Task]:
-    """Return the tasks with these names or chapter numbers, in the order of the course; all tasks
-    without any. A chapter stands for the exercises of its notebook and for the teacher's own tasks
-    of that number.
+    """Return the tasks that --only names, in the order of the course; all tasks if `only` is None
+    or empty. The number of a chapter stands for the exercises in the notebook of that chapter, and
+    for the teacher's own tasks with that number.
 
     Raises ValueError for a name that is neither a task nor a chapter.
     """

@@ -120,8 +120,8 @@ def write_ci_files(options: Any) -> int:
     """Write the files for the chosen service into the current folder; for Gradescope, also the
     wheel for grading.
 
-    Raises ValueError if it is unclear how to install minimha, FileExistsError rather than overwrite
-    a file.
+    Raises ValueError for unusable options or if it is unclear how to install minimha,
+    FileExistsError rather than overwrite a file.
     """
     chosen(options.only)
     files, pushed = FILES[options.service], options.service != "gradescope"
@@ -144,7 +144,8 @@ def write_ci_files(options: Any) -> int:
 
 
 def _for_grading(own: Path | None) -> str:
-    """Write the wheel for grading into this folder, and return what pip should install."""
+    """Write the wheel for grading into the current folder, and return what pip should install.
+    `own` is the file with the teacher's own tasks, None if there is none."""
     if replay.results():
         raise ValueError("grading needs the teacher's copy of minimha, which has the solutions")
     name = wheel.for_grading(Path(), own).name
@@ -153,8 +154,8 @@ def _for_grading(own: Path | None) -> str:
 
 
 def _source(folder: Path) -> str:
-    """Return what pip should install: a wheel in this folder, or the source from which this minimha
-    was installed."""
+    """Return what pip should install: the newest students' wheel in this folder or, if there is
+    none, the source from which this minimha was installed."""
     if any(folder.glob(_WHEELS)):
         return _NEWEST
     distribution = importlib.metadata.distribution("minimha")

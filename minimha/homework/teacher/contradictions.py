@@ -28,14 +28,15 @@ from .release.public import public
 
 
 def refuse(path: Path, tasks: Iterable[Task]) -> None:
-    """Raise ValueError, with one line for each contradiction in the tasks of this file."""
+    """Raise ValueError if there are contradictions in the tasks of a teacher's file, such as a
+    solution that fails its own checks. The message has one line for each."""
     if found := in_file(path, tasks):
         raise ValueError("\n  ".join([f"{path} contradicts itself", *found]))
 
 
 def in_file(path: Path, tasks: Iterable[Task]) -> list[str]:
-    """Return one line for each contradiction in the tasks of a teacher's file. Mistakes are
-    examined only if there are no other contradictions."""
+    """Return one line for each contradiction in the tasks of a teacher's file. Whether the checks
+    find the tasks' mistakes is examined only if there are no other contradictions."""
     tasks = list(tasks)
     found = [line for task in tasks for line in in_task(task)]
     if not found:
@@ -49,8 +50,8 @@ def in_file(path: Path, tasks: Iterable[Task]) -> list[str]:
 
 
 def in_task(task: Task) -> Iterator[str]:
-    """Yield a line for each contradiction of the first kind that a task has. Its mistakes are not
-    examined."""
+    """Look for the contradictions in a task, one kind after another, up to the first kind of which
+    there are any: yield a line for each of these. The task's mistakes are left to `in_mistake`."""
     for find in (_described, _solved, _graded, _stubbed, _released):
         try:
             found = list(find(task))
@@ -81,7 +82,7 @@ def in_mistake(task: Task, mistake: Patch) -> Iterator[str]:
 
 
 def _verdicts(task: Task, yours: Callable[..., object]) -> Iterator[Verdict]:
-    """Yield the verdicts that a student sees, one check after another."""
+    """Yield the verdict of each check, run in this process as on a student's computer."""
     return (student_files.verdict(task, check, yours, None) for check in task.checks)
 
 

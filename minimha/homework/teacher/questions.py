@@ -106,8 +106,8 @@ def _printed(question: Question) -> str:
 
 def questions(student: str, answers: dict[Task, Answer]) -> list[Question]:
     """Return three questions, or fewer if the answers have too few lines; the same questions each
-    time. They are about different lines if possible, and first about lines that the task did not
-    give."""
+    time. They are about different lines if possible, and first about lines that are not in the code
+    for students."""
     order = random.Random(student)
     distinct, repeated = list[Question](), list[Question]()
     written = {
@@ -135,8 +135,8 @@ def questions(student: str, answers: dict[Task, Answer]) -> list[Question]:
 
 
 def _lines(task: Task, answer: Answer, *, given: bool) -> list[tuple[str, int, str]]:
-    """Return those lines of the answer and its modules that the task gave or, with given=False,
-    that it did not give: the file, the number and the text of each."""
+    """Return the lines of the answer and its modules that are in the code for students already or,
+    with given=False, those that are not: the file, the number and the text of each."""
     files = {answer.path.name: answer.source} | dict(answer.modules)
     theirs = {line.strip() for line in task.code().splitlines()}
     return [

@@ -40,9 +40,9 @@ _ERRORS = {
 
 
 class ConnectionLost(BaseException):
-    """The other end has stopped, or sent an invalid answer.
+    """The process at the other end of the connection has stopped, or sent an invalid answer.
 
-    It is not an Exception, so that no check mistakes it for an error of the function.
+    It is not an Exception, so that no check mistakes it for an error of the student's function.
     """
 
 
@@ -74,14 +74,16 @@ class Connection:
     tuples, lists and dictionaries of these, and functions. Functions are not sent: the other end
     gets a RemoteFunction. Received data is never executed.
 
-    A message is two lengths, JSON, and the bytes of the arrays in it:
+    A message consists of the number of bytes of its JSON, that of its arrays, the JSON, and the
+    bytes of the arrays. The JSON is one of
 
         ["call", number of the function, arguments, settings]
         ["return", value, [[k, the k-th array lent, if it was changed in place], …]]
         ["raise", names of the error's classes, text]
 
-    A call borrows the arrays in its arguments and those returned by the functions that it calls. If
-    it returns a borrowed array unchanged, the caller gets the same object back.
+    To a function that it calls, an end lends arrays: those in the arguments, and those that its own
+    functions return to the called function. The called function gets copies. If it returns one of
+    them unchanged, the caller gets its own object back.
     """
 
     LAUNCH, RUN = -2, -3
@@ -104,8 +106,8 @@ class Connection:
         """Call a function at the other end, and meanwhile answer the calls that the other end
         makes.
 
-        If the function raises an error, the nearest built-in error is raised here. Raises
-        ConnectionLost if there is no valid answer.
+        If the function raises an error, an error of a class with the same name, made by `_error`,
+        is raised here. Raises ConnectionLost if there is no valid answer.
         """
         self._lent.append(self._send(["call", number, tuple(arguments), dict(settings)]))
         try:
@@ -146,7 +148,7 @@ class Connection:
             value = function(*arguments, **settings)
 
             # The other end has the originals: send what the function changed in its copies.
-            here = enumerate(self._here())
+            here = enumerate(self._borrowed_now())
             changed = [[k, a.copy()] for k, (a, before) in here if a.tobytes() != before]
             sent = self._send(["return", value, changed])
             if self._lent:
@@ -157,17 +159,20 @@ class Connection:
         finally:
             self._borrowed.pop()
 
-    def _here(self) -> list[tuple[np.ndarray, bytes]]:
-        """Return the arrays that the other end lent for the call which is being answered, each with
-        the bytes that it had."""
+    def _borrowed_now(self) -> list[tuple[np.ndarray, bytes]]:
+        """Return the arrays that the other end has lent to the function that runs for it now: pairs
+        of the copy here and the bytes that it had at first. Empty if no function runs."""
         return self._borrowed[-1] if self._borrowed else []
 
     def _borrow(self, arrays: list[np.ndarray]) -> None:
-        self._here().extend((array, array.tobytes()) for array in arrays)
+        self._borrowed_now().extend((array, array.tobytes()) for array in arrays)
 
     def _restore(self, changed: list[Any]) -> None:
-        """If `restores` is set, make the changes here that the other end made to the arrays lent to
-        it."""
+        """Note in `self.changed` whether the other end changed arrays that were lent to it. If
+        `restores` is set, make the same changes in the originals, which are here.
+
+        changed  a list of [k, the k-th array lent, as it is now]
+        """
         self.changed = self.changed or bool(changed)
         for change in changed if self.restores else []:
             match change:
@@ -211,7 +216,7 @@ class Connection:
         added to `arrays`."""
 
         def leaf(x: Any) -> Any:
-            for k, (lent, before) in enumerate(self._here()):
+            for k, (lent, before) in enumerate(self._borrowed_now()):
                 if lent is x and lent.tobytes() == before:
                     return ["lent", k]
             match x:
@@ -289,7 +294,8 @@ def _parameters(function: Callable[..., Any]) -> Any:
 
 
 def _text(error: BaseException, files: Collection[str]) -> str:
-    """Return an error's message, with the last line of these files that its traceback contains."""
+    """Return an error's message and, if its traceback leads through a line of these files, the last
+    such line."""
     try:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         text = str(text)[:2000].strip()
@@ -302,8 +308,9 @@ def _text(error: BaseException, files: Collection[str]) -> str:
 
 
 def _error(names: list[Any], text: str) -> Exception:
-    """Return an error with this text, whose class has the first of these names and is derived from
-    the nearest built-in class."""
+    """Return an error with this text. `names` are those of the original class and of the classes
+    from which it is derived. The new class has the first of these names, and is derived from the
+    first built-in class among them, such as ValueError, or else from Exception."""
     base = next((_ERRORS[name] for name in names if name in _ERRORS), Exception)
     name = str(names[0])[:80] if names else base.__name__
     return type(name, (base,), {"__str__": lambda self: text})(text)

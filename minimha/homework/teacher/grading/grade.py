@@ -118,7 +118,7 @@ def grade(
     progress on standard error.
 
     jobs     how many students are graded at the same time
-    student  the student to whom the whole folder belongs
+    student  the student to whom the whole folder belongs; None if it contains the work of several
     resume   whether to keep the results of the last run for answers that have not changed
     expect   is called with the names of students and tasks before grading; may raise ValueError
 

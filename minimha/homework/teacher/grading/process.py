@@ -42,10 +42,11 @@ class Killed(BaseException):
 
 
 class Submission:
-    """A submission, which runs in a process of its own that starts when it is needed: the source,
-    and the function of this name that the source defines.
+    """A student's source, which runs in a process of its own, and the function `name` that it
+    defines. The process starts when the function is first asked for.
 
-    The source never runs in this process. A context manager: leaving it ends the process.
+    The source never runs in the grader's process. A context manager: leaving it ends the process
+    that runs the source.
     """
 
     def __init__(
@@ -152,8 +153,8 @@ class Submission:
             rest = rest[self._on_time(self._socket.send, rest) :]
 
     def _on_time(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """Try one operation of the socket until it succeeds, and return its result. If time runs
-        out first, end the process."""
+        """Call step(argument), an operation of the socket, until it succeeds, and return its
+        result. If time is up first, end the process and raise ConnectionLost."""
         self._socket.settimeout(_LOOK)
         while True:
             spent = self._spent().since(self._start_of_check)
@@ -169,8 +170,8 @@ class Submission:
                 raise self._lost() from None
 
     def _spent(self) -> Spent:
-        """Return the time that this submission has used so far. The operating system measures it,
-        so the submission cannot lie about it."""
+        """Return the processor time that this submission has used so far, and the time on the
+        clock. The operating system measures both, so the submission cannot lie about them."""
         computing = self._computed
         if self._process is not None:
             computing += _processor_time(self._process)
@@ -198,22 +199,23 @@ def _processor_time(process: int) -> float:
 
 
 def _run_by_the_check(module: str, *arguments: Any) -> Any:
-    """Let the check run the blocks of a kernel, or the ranks, that a submission starts. Returns
-    None if the check does not run them: then the submission does."""
+    """Call `run_elsewhere` of this module, in which a check may run the blocks of the kernel, or
+    the ranks, that a submission starts. Returns None if no check runs them: then the submission
+    does."""
     if module not in sys.modules:
         return None
     return sys.modules[module].run_elsewhere(*arguments)
 
 
-def _asked(request: Any, *lines: int) -> Any:
-    """Send a request and file descriptors to the process that starts submissions, and return its
-    answer.
+def _asked(request: Any, *descriptors: int) -> Any:
+    """Send a request, with file descriptors, to the process that starts submissions, and return its
+    answer: the number of a process that it started, or how one ended, as `worker.ended` returns it.
 
-    Raises Killed if it does not answer. The next request starts a new one.
+    Raises Killed if it does not answer. The next request starts a new process.
     """
     process, requests = _server()
     try:
-        socket.send_fds(requests, [json.dumps(request).encode()], lines)
+        socket.send_fds(requests, [json.dumps(request).encode()], descriptors)
         answer = requests.recv(64)
     except OSError:  # a timeout too: it may have been stopped
         answer = b""
@@ -248,8 +250,9 @@ def _server() -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of the processes: it contains nothing from this process except the
-    paths of shared libraries. With the fixed hash seed, sets have the same order in each run."""
+    """Return the environment of the processes that run submissions: it contains nothing from this
+    process except the paths of shared libraries. With the fixed hash seed, sets have the same order
+    in each run."""
     threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
     own = dict.fromkeys(threads, "1") | {"PYTHONHASHSEED": "0"}

@@ -37,9 +37,10 @@ def refused(path: Path) -> str:
 
 
 def _named(module: str, names: list[str]) -> list[str]:
-    """Return the full names that an import needs: the module; for minimha's modules each name,
-    since a submission has few of them; for NumPy also the submodules among the names, since NumPy
-    may not have imported them yet."""
+    """Return the full names that must be importable for an import to succeed: of `from numpy import
+    x`, numpy, and numpy.x if it is a submodule, which NumPy may not have imported yet; of `from
+    minimha.parallel import run`, minimha.parallel.run, since a submission gets only some names of
+    minimha's modules; otherwise the module."""
     full = [f"{module}.{name}" for name in names if name != "*"]
     if module.startswith("minimha.") and names:
         return full
@@ -50,8 +51,8 @@ def _named(module: str, names: list[str]) -> list[str]:
 
 @functools.cache
 def _importable() -> frozenset[str]:
-    """Return the names of the modules that a submission may import, because the process that runs
-    it has them, and the full names that it has from minimha's modules."""
+    """Return the full names that a submission may import: modules, such as math, and those names
+    that it gets from minimha's modules, such as minimha.parallel.run."""
     code = (
         "import sys; sys.path += sys.argv[1:]\n"
         "import worker; worker.prepare(); print(*worker.importable())"

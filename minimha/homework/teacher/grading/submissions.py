@@ -1,7 +1,8 @@
 """Assigns the answers in a folder to students and tasks.
 
-Each folder inside it belongs to a student, with files and notebooks at any depth. A file directly
-inside it belongs to the student named before the task or chapter, anna_softmax.py, or after it.
+Each folder inside it belongs to a student, with files and notebooks in it and in the folders below.
+A file directly inside it belongs to the student named before the task or chapter, anna_softmax.py,
+or after it.
 `downloads` knows the names that Canvas and Moodle give to folders and files. `answers` says which
 tasks a file answers; a file without a mark answers the task at the end of its name.
 """
@@ -50,8 +51,8 @@ class Answer(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A remark on a file or folder, and the name of the student to whom it belongs, "" if to
-    none."""
+    """A remark on a file or folder, and the name of the student to whom the file or folder belongs,
+    "" if it belongs to none."""
 
     student: str
     text: str
@@ -67,7 +68,7 @@ def find(
     """Return the answers of each student by task, and notes on what is not graded.
 
     tasks    the chapter of each task, by name
-    student  the student to whom the whole folder belongs
+    student  the student to whom the whole folder belongs; None if it contains the work of several
 
     Links are not followed; names that begin with a dot or two underscores are skipped.
     """
@@ -153,7 +154,8 @@ def _answers_another(path: Path) -> bool:
 
 
 def _mark(path: Path) -> str | None:
-    """Return the name in the line that marks a file, None if there is no such line."""
+    """Return the name in the line that marks a file as an answer, such as "# minimha homework:
+    softmax"; None if there is no such line."""
     return mark(decoded(source(path)[:1000]))
 
 
@@ -175,8 +177,8 @@ def _student(inside: Path, tasks: Iterable[str]) -> str:
 
 
 def _owner(name: str) -> str:
-    """Return the name of the student to whom this folder or file belongs, which Canvas or Moodle
-    may have named."""
+    """Return the student to whom a folder or file with this name belongs: the one that `student_of`
+    finds in a name that Canvas or Moodle made, otherwise the name itself."""
     return _composed(student_of(name) or name)
 
 
@@ -187,8 +189,8 @@ def _composed(name: str) -> str:
 
 
 def _files(folder: Path, remarks: _Remarks) -> Iterator[Path]:
-    """Yield the files and notebooks at any depth, except links, pipes and devices, and add a remark
-    for what is not read."""
+    """Yield the .py files and notebooks in a folder, down to DEEPEST levels of folders, except
+    links, pipes and devices, and add a remark for what is not read."""
     for top, folders, names in os.walk(
         folder,
         onerror=lambda e: remarks.append((Path(e.filename).relative_to(folder), str(e.strerror))),

@@ -38,8 +38,8 @@ a signal when a file or a socket is ready, and the signal."""
 
 
 def protects() -> bool:
-    """Whether this machine protects files and other processes even from a submission that
-    overwrites Python's checks."""
+    """Whether this machine protects files and other processes even from a submission that switches
+    off Python's own checks, the audit hook of `worker.lock`, by overwriting memory."""
     return os.geteuid() == 0 or _has_filters()  # root runs submissions as another user
 
 
@@ -69,8 +69,9 @@ def _prctl(option: int, first: int, second: int | bytes) -> int:
 
 
 def _filter() -> Iterator[tuple[int, int, int, int]]:
-    """Yield the instructions of the filter. Each has a code, the numbers of instructions to skip if
-    its test is true and if it is false, and a value."""
+    """Yield the instructions of the seccomp filter, which refuses system calls. Each has a code,
+    the number of instructions to skip if its test is true, the number to skip if it is false, and a
+    value."""
     machine, always, for_others, with_commands = _REFUSED[os.uname().machine]
     load, equal, above, at_least = 0x20, 0x15, 0x25, 0x35
     allow, refuse = (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)

@@ -124,8 +124,9 @@ def execute(file: str, source: bytes, module: types.ModuleType) -> None:
 def lock(own: Collection[str] = ()) -> None:
     """From now on, refuse everything that a function on arrays does not need.
 
-    The process may import modules that are already imported, and the student's own. Every other
-    event that Python reports to audit hooks is refused, except those in `_ALLOWED`.
+    The process may import modules that are already imported, and the student's own, and open files
+    by their descriptors. Every other event that Python reports to audit hooks is refused, except
+    those in `_ALLOWED`.
     """
     for module in ("os", "posix", "_signal", "_imp"):
         for name in _UNREPORTED.split():
@@ -148,8 +149,8 @@ def lock(own: Collection[str] = ()) -> None:
 
 
 def limit(megabytes: int, seconds: int) -> None:
-    """Limit memory and time; forbid files, sockets, processes and core dumps. If the process runs
-    as root, give up root's rights."""
+    """Limit memory and processor time; forbid files, sockets, processes and core dumps. If the
+    process runs as root, give up root's rights."""
     import resource
 
     for name, most in (
@@ -166,24 +167,25 @@ def limit(megabytes: int, seconds: int) -> None:
             os.setuid(nobody)
 
 
-def serve(line: int) -> None:
+def serve(descriptor: int) -> None:
     """Run a submission in this process, which was started for it: load its source when asked, and
     answer calls to its functions.
 
-    Names and modules arrive here, not in the process that starts all submissions: the next one
-    could find them in its memory.
+    The name of the task and the student's own modules arrive over the connection, the socket with
+    this descriptor, and only here. The process that starts all submissions does not get them, so
+    that no later submission can find them in its memory.
     """
     import system_calls  # type: ignore[import-not-found]
     from connection import Connection  # type: ignore[import-not-found]
 
     null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
 
     received = bytearray()
 
     def receive() -> None:
-        chunk = os.read(line, 1 << 16)
+        chunk = os.read(descriptor, 1 << 16)
         if not chunk:  # the grader is gone
             os._exit(0)
         received.extend(chunk)
@@ -198,7 +200,7 @@ def serve(line: int) -> None:
     def write(data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            rest = rest[os.write(line, rest) :]
+            rest = rest[os.write(descriptor, rest) :]
 
     def load(source: Any) -> Any:
         module = sys.modules["_homework"] = types.ModuleType("_homework")
@@ -235,8 +237,9 @@ def serve(line: int) -> None:
 
 
 def ended(process: int, seconds: float) -> int | None:
-    """Wait some seconds for a process to end, or kill it. Returns its exit code or minus the signal
-    that ended it; None if it had to be killed."""
+    """Wait for a process to end, at most this many seconds, or kill it, and kill everything that it
+    started. Returns its exit code or minus the number of the signal that ended it; None if it had
+    to be killed."""
     late, code = time.monotonic() + seconds, None
     while code is None and time.monotonic() < late:
         found, status = os.waitpid(process, os.WNOHANG)
@@ -279,7 +282,8 @@ def importable() -> list[str]:
 
 
 def main() -> None:
-    """Answer the grader's requests: start a process for a submission, or say how one ended."""
+    """Answer the grader's requests: start a process for a submission, or end one and say how it
+    ended."""
     import socket  # not for submissions, as a global would be
 
     folder = sys.argv[1]
@@ -287,15 +291,15 @@ def main() -> None:
     prepare()
     requests = socket.socket(fileno=0)
     while True:
-        text, lines, *_ = socket.recv_fds(requests, 1 << 10, 1)
+        text, descriptors, *_ = socket.recv_fds(requests, 1 << 10, 1)
         if not text:  # the grader is gone
             os._exit(0)
-        if lines:
+        if descriptors:
             answer: int | None = os.fork()
             if answer == 0:
                 os.setsid()
-                serve(lines[0])
-            os.close(lines[0])
+                serve(descriptors[0])
+            os.close(descriptors[0])
         else:
             answer = ended(*json.loads(text))
         requests.sendall(json.dumps(answer).encode() + b"\n")

@@ -66,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def write_release(options: Any) -> int:
-    """Write the folder. Raises ValueError for unusable options, OSError if it cannot be written."""
+    """Write the folder that students get: a wheel of minimha, files to fill in, and notebooks.
+    Raises ValueError for unusable options, OSError if it cannot be written."""
     if replay.results():
         raise ValueError("a release needs the teacher's copy of minimha, which has the solutions")
     tasks, folder = chosen(options.only), options.folder

@@ -69,8 +69,9 @@ def _chapter(name: str) -> int:
 
 
 def _library() -> Iterator[tuple[str, bytes]]:
-    """Yield the files of both packages, without chapters and tasks, and those of the command and of
-    the pytest plugin: for each, its path in a wheel and its contents."""
+    """Yield the files of minimha and of minimha_autograd, without chapters and tasks, and the
+    modules of the command and of the pytest plugin: for each file, its path in a wheel and its
+    contents."""
     for package in _PACKAGES:
         for path in sorted(package.rglob("*")):
             inside = path.relative_to(package.parent)
@@ -91,8 +92,8 @@ def _tasks(own: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _written(folder: Path, label: str, files: dict[str, bytes]) -> Path:
-    """Write a wheel of these files, and return its path. Its version is minimha's, followed by the
-    label."""
+    """Write a wheel of these files, and return its path. Its version is minimha's with the label,
+    such as 1.0+students.5."""
     distribution = importlib.metadata.distribution("minimha")
     version = f"{distribution.version}+{label}"
     about = f"minimha-{version}.dist-info"
@@ -149,7 +150,8 @@ def code(task: Task) -> str:
 
 
 def notebook(path: Path) -> str:
-    """Return the text of a chapter's notebook, with the tasks as they are released."""
+    """Return the text of a chapter's notebook in which the cell of each task contains the code that
+    students get in a release."""
     text = json.loads(path.read_text(encoding="utf-8"))
     for cell in text["cells"]:
         name = mark("".join(cell["source"])) if cell["cell_type"] == "code" else None

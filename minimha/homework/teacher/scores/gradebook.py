@@ -34,7 +34,7 @@ class Gradebook:
         self.column = self._column(homework)
         cells = {k: dict(zip(header, row, strict=False)) for k, row in enumerate(self.rows)}
         self.names = {k: names for k in cells if k and (names := _names(cells[k]))}
-        self.most = {k: self._most(cells[k]) for k in self.names}
+        self.most = {k: self._points_possible(cells[k]) for k in self.names}
 
     def _column(self, homework: str) -> int:
         if {"Student", "ID"} <= set(self.header):
@@ -60,9 +60,9 @@ class Gradebook:
             )
         return clear[0]
 
-    def _most(self, cells: dict[str, str]) -> float:
-        """Return the largest number of points that the gradebook allows in a row; 0 if it does not
-        say."""
+    def _points_possible(self, cells: dict[str, str]) -> float:
+        """Return the greatest number of points that the student whose row has these cells can get;
+        0 if the gradebook does not say."""
         above = (row for row in self.rows if row[0].strip().lower() == "points possible")
         text = next(above, {self.column: ""})[self.column]
         text = cells.get("Maximum Grade", text)
@@ -108,8 +108,8 @@ class Gradebook:
 
 def _names(cells: dict[str, str]) -> set[str]:
     """Return the names by which the student in a row may be known: name, login or e-mail address,
-    or name and id together, as in the names of downloads. Empty for a row above the students, which
-    has no id."""
+    or name and id together, as in the names of downloads. Empty for a row without an id, such as
+    Canvas's row with the points possible."""
     number = cells.get("ID") or cells.get("Identifier", "").removeprefix("Participant ")
     full = cells.get("Student") or cells.get("Full name") or "Participant"  # if names are hidden
     if not number.strip():

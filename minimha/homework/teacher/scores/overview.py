@@ -18,9 +18,9 @@ _ADVICE = re.compile(r"^  (?:looks like|relation|try|in NumPy) +(.+(?:\n {10,}.+
 
 
 def as_overview(report: dict[str, Any]) -> str:
-    """Return the page as HTML: the mean and the quartiles of the points; for each check, how many
-    of the answers pass it; and the messages that most often were a student's first failure in a
-    task."""
+    """Return a page about the class as HTML: the mean and the quartiles of the points; for each
+    check, how many of the answers pass it; and the messages that most often were a student's first
+    failure in a task."""
     students = report["students"]
     points = [student["points"] for student in students]
     middle = statistics.quantiles(points, method="inclusive") if points[1:] else points * 3
@@ -42,7 +42,12 @@ def as_overview(report: dict[str, Any]) -> str:
 
 
 def _task(handed_in: list[dict[str, Any]], results: tuple[dict[str, Any], ...]) -> list[str]:
-    """Return the table of one task as lines of HTML."""
+    """Return the table of one task as lines of HTML: for each check, the share of the answers that
+    pass.
+
+    handed_in  the results in this task of the students who handed in an answer
+    results    those of all students
+    """
     rows, count = [], len(handed_in)
     for k, check in enumerate(results[0]["checks"]):
         passed = sum(result["checks"][k]["outcome"] == PASSED for result in handed_in)
@@ -80,7 +85,8 @@ def _failed(check: dict[str, Any]) -> bool:
 
 
 def gist(message: str) -> str:
-    """Return the advice in a message or, if it contains none, its first line without figures that
-    differ by student."""
+    """Return a text by which messages of several students can be counted as the same: the first
+    piece of advice in the message, such as what follows "looks like", or else the message's first
+    line."""
     found = [x for x in _ADVICE.findall(message) if not x.startswith("none of")]
     return " ".join((found or [message.partition("\n")[0]])[0].split())

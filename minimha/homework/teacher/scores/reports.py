@@ -30,7 +30,8 @@ def as_csv(report: dict[str, Any]) -> str:
     """Return a table as CSV, with one row for each student and task. Spreadsheets cannot mistake a
     cell for a formula.
 
-    Text is quoted, because in some countries a semicolon separates cells.
+    Text is quoted, so that it may contain a comma or, where spreadsheets separate cells by
+    semicolons, a semicolon.
     """
     text = io.StringIO()
     writer = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC)
@@ -91,8 +92,8 @@ def as_table(report: dict[str, Any]) -> str:
 
 
 def remarks(student: dict[str, Any]) -> list[str]:
-    """Return the remarks in the teacher's file about a student, one line for each adjustment and
-    comment."""
+    """Return what the teacher's file says about a student, one line for each adjustment of points
+    and each comment."""
     lines = []
     for task in student["tasks"]:
         if task.get("adjustment"):

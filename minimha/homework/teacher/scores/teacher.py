@@ -23,7 +23,8 @@ COLUMNS = ["student", "task", "points", "comment"]
 
 
 class Row(NamedTuple):
-    """A row of the teacher's file, and the place where it stands, for messages."""
+    """A row of the teacher's file, with points to add and a comment. `place` says for messages
+    where the row is, such as "points.csv, row 3"."""
 
     place: str
     student: str
@@ -35,7 +36,8 @@ class Row(NamedTuple):
 def rows(path: Path) -> list[Row]:
     """Return the rows of the teacher's file.
 
-    Raises OSError if it cannot be read, ValueError for other columns or an unusable number.
+    Raises OSError if it cannot be read, ValueError if its columns are not COLUMNS or a row cannot
+    be used, for example because its points are not a number.
     """
     header, *lines = read(path)[0]
     if [cell.strip() for cell in header] != COLUMNS:
