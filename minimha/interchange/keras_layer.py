@@ -25,11 +25,11 @@ def to_keras(mha: MultiHeadAttention) -> list[np.ndarray]:
     Their order is query kernel (M, H, D) and bias (H, D), key kernel (Mk, G, D) and bias (G, D),
     value kernel (Mv, G, Dv) and bias (G, Dv), output kernel (H, Dv, M) and bias (M,), without the
     biases if there are none. Mk and Mv are the widths of the keys' and the values' inputs. With G ≠
-    H they fit a `keras.layers.GroupQueryAttention`, for which Dv = D. If the layer has the double
-    form, the two matrices of each projection are multiplied.
+    H they fit a `keras.layers.GroupQueryAttention`, for which Dv = D. In the double form, where
+    queries, keys and values are each multiplied by two matrices, the product of the two is written.
 
     Raises ValueError, with all reasons, for a layer that Keras cannot represent, such as one in the
-    bilinear form; TypeError for another module.
+    bilinear form; TypeError for a module that is not a MultiHeadAttention.
     """
     require(MultiHeadAttention, "mha", mha)
     h, g = mha.sizes.num_heads, mha.sizes.num_kv_heads

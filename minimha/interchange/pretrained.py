@@ -47,15 +47,15 @@ def from_pretrained(folder: str | Path, *, dtype: str | None = None) -> GPT:
 
     Reads config.json and model.safetensors, or the parts listed in model.safetensors.index.json.
     Weights that keep their dtype stay in the file and are read when they are first used. The names
-    may lack the prefix ("transformer.", "model."), as in a file of a model without its head.
-    Constants that old versions stored among the weights are ignored. Dropout acts only in calls
-    with an rng.
+    may lack the prefix ("transformer.", "model."), as in a file of a model without lm_head.
+    Files of old versions of transformers also hold constants, such as causal masks, which are
+    ignored. Dropout acts only in calls with an rng.
 
     Raises ValueError, with all reasons, for a config.json with entries that are missing, of another
     type or out of range, with settings that a `GPT` does not have, or with entries that are not
     known here; for an index that names anything but files in the folder; for weights that are
-    missing, extra or of another shape or dtype; and for another dtype. Raises OSError if a file is
-    missing, RuntimeError for bfloat16 without ml_dtypes.
+    missing, extra or of another shape or dtype; and for a `dtype` that is not listed above. Raises
+    OSError if a file is missing, RuntimeError for bfloat16 without ml_dtypes.
     """
     folder = Path(folder)
     path = folder / _CONFIG
@@ -92,16 +92,15 @@ def from_pretrained(folder: str | Path, *, dtype: str | None = None) -> GPT:
 def save_pretrained(model: GPT, folder: str | Path) -> None:
     """Write config.json and model.safetensors, which Hugging Face's transformers can load.
 
-    A model that was loaded is written as the same kind of model, with the same names, shapes and
-    values, except that vectors get the dtype of the matrices, and constants and a second copy of
-    tied weights are left out. Any other model is written as the first kind in `layouts.LAYOUTS`
-    that supports all its settings. GPT-2 always has biases: for a model without them, zeros are
-    written. The folder is made if needed; each file appears completely or not at all. The same
-    model always gives the same bytes.
+    A model from `from_pretrained` is written as the kind of model that it was, a Llama as a Llama,
+    with the same names, shapes and values, except that vectors get the dtype of the matrices, and
+    that the constants of old files and a second copy of tied weights are left out. Any other model
+    is written as the first kind in `layouts.LAYOUTS` that supports all its settings. GPT-2 always
+    has biases: for a model without them, zeros are written. The folder is made if needed; each file
+    appears completely or not at all. The same model always gives the same bytes.
 
-    Raises ValueError, with all reasons, for a model that no kind can represent, where the reasons
-    are those of the most similar kind; TypeError for another module; OSError if the files cannot be
-    written.
+    Raises ValueError for a model that no kind can represent, and says why the most similar kind
+    cannot; TypeError for a module that is not a GPT; OSError if the files cannot be written.
     """
     states.require(GPT, "model", model)
     origin = vars(model).get("origin", {})
@@ -148,8 +147,8 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
 
 
 def _layout(path: Path, config: dict[str, Any]) -> Layout:
-    """The layout for the type of model that config.json describes. Raises ValueError if there is
-    none, and names the entries that show why."""
+    """The layout for the kind of model that `config`, read from config.json at `path`, describes.
+    Raises ValueError if no layout fits, and names the entries that show why."""
     kind, text = config.get("model_type", ...), config.get("text_config")
     entries = config | (text if isinstance(text, dict) else {})
     reasons = [unsupported(key, entries[key]) for key in UNSUPPORTED if entries.get(key)]
@@ -161,8 +160,9 @@ def _layout(path: Path, config: dict[str, Any]) -> Layout:
 
 
 def check_size(settings: dict[str, Any], files: list[Path]) -> None:
-    """Raise ValueError for a GPT that has more parameters than these files have bytes: to build a
-    model with a mistyped size might take hours, or all memory."""
+    """Raise ValueError if a GPT with these settings has more parameters than the files with its
+    weights have bytes. Without this check, to build a GPT of which one size is mistyped might take
+    hours, or all memory."""
     s = with_sizes({"rope": None} | settings)
     rows = s["vocabulary"] + (0 if s["rope"] else s["context"])
     columns = s["num_heads"] * s["head_dim"] + s["hidden"]  # of W^Q and of the MLP's first map
@@ -175,7 +175,7 @@ def check_size(settings: dict[str, Any], files: list[Path]) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files with the weights in a folder."""
+    """The files in a folder that hold the weights: model.safetensors, or the parts of its index."""
     weights, index = folder / _WEIGHTS, folder / f"{_WEIGHTS}.index.json"
     if weights.exists() or not index.exists():
         return [weights]
@@ -193,8 +193,13 @@ def _files(folder: Path) -> list[Path]:
 def _entries(
     files: list[Path], layout: Layout, dtype: str | None
 ) -> tuple[dict[str, np.ndarray], bool]:
-    """The arrays in the files by their full names, without the constants, and whether the names in
-    the files lack the prefix. Raises the errors of `from_pretrained` for a dtype."""
+    """Read the weights from the files. Returns a dictionary of arrays, and whether the names in the
+    files lack the prefix of the layout, such as "model.".
+
+    In the dictionary, names have the prefix in either case, and arrays have the dtype, if one is
+    given (for "bfloat16", vectors are float32). The constants of old files are left out. Raises the
+    errors of `from_pretrained` for a dtype.
+    """
     if dtype not in (None, *_FLOATS):
         raise ValueError(f"dtype = {dtype!r} must be {' or '.join(map(repr, _FLOATS))}")
     keep = dtype == "bfloat16"
@@ -216,8 +221,11 @@ def _entries(
 
 
 def _names(layout: Layout, num_layers: int, ours: Collection[str]) -> dict[str, str]:
-    """A dictionary from the names of weights in a file of this kind to ours, as `packed` takes it;
-    weights that this model does not have are left out."""
+    """A dictionary from the names of weights in files with this layout to those in a GPT, such as
+    {"transformer.h.0.attn.c_proj.weight": "blocks.0.attention.w_o"}: the `names` of `packed`.
+
+    ours  the names of the GPT's weights. Names in the layout for other weights are left out
+    """
     names = {
         theirs.replace(".N.", f".{n}."): ours.replace(".N.", f".{n}.")
         for theirs, ours in layout.names.items()

@@ -28,10 +28,11 @@ _TOKENS = Kind(
 class PretrainedTokenizer:
     """The tokenizer of a pretrained model, from the files of Hugging Face in its folder.
 
-    tokenizer.json          is read by the library `tokenizers`
-    generation_config.json  and config.json: `stop`, the tokens that end a text
-    chat_template.jinja     or an entry of tokenizer_config.json: how a chat becomes a text. It is a
-                            program; Jinja's sandbox runs it, as `transformers` does.
+    tokenizer.json          the vocabulary; the library `tokenizers` reads it
+    generation_config.json  or else config.json: eos_token_id, the tokens that end a text, which
+                            become the attribute `stop`
+    chat_template.jinja     or else an entry of tokenizer_config.json: the program that turns a chat
+                            into a text. Jinja's sandbox runs it, as in `transformers`
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -92,8 +93,12 @@ class PretrainedTokenizer:
         return self._tokenizer.decode(list(map(int, tokens)))
 
     def stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
-        """Yield the text of each token as it arrives; the tokens continue those of a prompt. If a
-        token ends in the middle of a character, its text comes with that of the next token."""
+        """Yield the text of each token as it arrives. If a token ends in the middle of a character,
+        its text comes with that of the next token.
+
+        prompt  the tokens before them, which are not yielded: the text of a token can depend on the
+                tokens before it
+        """
         known = list(prompt)
         shown = self.decode(known)
         for token in tokens:
@@ -104,8 +109,8 @@ class PretrainedTokenizer:
                 shown = text
 
     def _template(self) -> tuple[dict[str, str], str]:
-        """A dictionary of the special tokens that the chat template may name, and the text of the
-        template."""
+        """A dictionary of the special tokens that the chat template may use, such as
+        {"bos_token": "<s>"}, and the text of the template."""
         settings, file = self._read("tokenizer_config.json"), self._folder / "chat_template.jinja"
         template = settings.get("chat_template")
         if isinstance(template, list):  # several templates, each with a name
@@ -137,6 +142,9 @@ def package(name: str) -> Any:
 
 
 def _as_json(x: Any, **settings: Any) -> str:
-    """x as the JSON text that chat templates expect. Jinja's own filter would write JSON for
-    HTML."""
+    """The filter `tojson` of chat templates: x as JSON. Jinja's own filter would write JSON for
+    HTML.
+
+    settings  arguments of json.dumps that a template gives, such as indent=2
+    """
     return json.dumps(x, **({"ensure_ascii": False} | settings))

@@ -38,10 +38,13 @@ def write(
 ) -> None:
     """Write a dictionary of arrays to a safetensors file, completely or not at all.
 
-    bfloat16 of torch, which NumPy lacks, is written as float32, exactly. metadata is text by name,
-    none by default; transformers writes {"format": "pt"}.
-    Raises ValueError, naming all of them, for entries that such a file cannot hold; OSError if the
-    file cannot be written; TypeError for arrays that are not a dictionary.
+    torch's bfloat16, which NumPy lacks, is written as float32, which holds its values exactly.
+
+    metadata  a dictionary of texts, stored in the header of the file: transformers, for example,
+              writes {"format": "pt"}. None by default
+
+    Raises ValueError, which names all entries that such a file cannot hold; OSError if the file
+    cannot be written; TypeError for arrays that are not a dictionary.
     """
     require_dictionary(arrays)
     wrong, host = [], {}
@@ -93,7 +96,7 @@ def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]
 
 
 def _read(path: str | Path, content: Any) -> list[tuple[str, str, list[int], memoryview]]:
-    """Name, dtype, shape and bytes of the arrays in the content of a file, in order."""
+    """Name, dtype, shape and bytes of each array in a file with this content, sorted by name."""
     try:
         entries = sorted(_entries(content), key=lambda entry: entry[0])
     except (ValueError, RecursionError) as error:
@@ -148,8 +151,8 @@ def _packed(arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None) -
 
 
 def _entries(content: Any) -> Iterator[tuple[str, str, list[int], memoryview]]:
-    """Name, dtype, shape and bytes of each array in a file. Raises ValueError unless the file has
-    the format and its whole length."""
+    """Name, dtype, shape and bytes of each array in a file with this content. Raises ValueError if
+    it is not a safetensors file, or if part of it is missing."""
     length = int.from_bytes(content[:8], "little")
     text, numbers, end = content[8 : 8 + length], memoryview(content)[8 + length :], 0
     header = json.loads(text.decode()) if len(text) == length > 0 else None
@@ -181,8 +184,12 @@ def _width(dtype: str) -> int:
 
 
 def _array(dtype: str, shape: list[int], data: Any, *, bfloat16: bool) -> np.ndarray:
-    """The array of an entry, if possible as a view of its bytes. A bfloat16 is the upper half of
-    the bits of a float32."""
+    """The array with this dtype (its name in the file), shape and bytes, if possible as a view of
+    the bytes.
+
+    bfloat16  whether BF16 stays bfloat16. Otherwise it becomes float32, of which its bits are the
+              upper half
+    """
     if dtype != "BF16":
         x = np.frombuffer(data, _DTYPES[dtype])
     elif bfloat16:

@@ -25,10 +25,11 @@ def state(module: Module) -> dict[str, HostArray]:
 
 
 def set_state(module: Module, arrays: Mapping[str, Any]) -> None:
-    """Set all parameters of a module, in its library and on its device.
+    """Set all parameters of a module to the arrays of the same names, moved to the library and the
+    device of the module.
 
     Raises TypeError for arrays that are not a dictionary. Raises ValueError, without changing
-    anything, for entries that are missing, extra, not arrays, or of another shape or dtype: it
+    anything, if entries are missing, extra, not arrays, or of another shape or dtype; the message
     names all of them.
     """
     require_dictionary(arrays)
@@ -44,7 +45,8 @@ def set_state(module: Module, arrays: Mapping[str, Any]) -> None:
 
 
 def packed(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Our arrays as another library names and joins them.
+    """Turn a dictionary of minimha's arrays into that of another library, which names them in
+    another way and may transpose or join them.
 
     names  a dictionary from the other library's names to ours: "w_o.T" stands for the transpose
            of w_o, and "w_{q,k,v}" for w_q, w_k and w_v side by side
@@ -81,8 +83,8 @@ def unpacked(names: Mapping[str, str], theirs: Mapping[str, Any]) -> dict[str, n
 
 
 def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
-    """Fill in names for `packed`: * becomes "weight" and ? becomes w. With biases, each name with a
-    * gets a second entry, in which they become "bias" and b."""
+    """Turn patterns into names for `packed`: {"out_proj.*": "?_o.T"} becomes {"out_proj.weight":
+    "w_o.T"} and, with biases, also {"out_proj.bias": "b_o.T"}. Names without a * stay."""
     return {
         theirs.replace("*", kind): ours.replace("*", kind).replace("?", kind[:1])
         for theirs, ours in names.items()
@@ -91,8 +93,8 @@ def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
 
 
 def parts(name: str) -> list[str]:
-    """Our names of the arrays for which a value in the `names` of `packed` stands: w_q, w_k and w_v
-    for "w_{q,k,v}.T"."""
+    """The names of the arrays that a value in the `names` of `packed` describes: "w_q", "w_k" and
+    "w_v" for "w_{q,k,v}.T"; "w_o" alone for "w_o.T"."""
     name = name.removesuffix(".T")
     return [name.replace("{q,k,v}", role) for role in ("qkv" if "{q,k,v}" in name else "-")]
 
@@ -105,7 +107,7 @@ def refuse(what: str, reasons: list[str]) -> None:
 
 
 def require(kind: type, name: str, x: object) -> None:
-    """Raise TypeError unless x is a module of this kind; `name` is what messages call x."""
+    """Raise TypeError unless x is an instance of the class `kind`; the message calls x `name`."""
     if not isinstance(x, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, not a {type(x).__name__}")
 
@@ -128,7 +130,8 @@ def require_dictionary(arrays: object) -> None:
 
 
 def matrix(name: str, x: object, axes: str) -> np.ndarray:
-    """x on the host. Raises ValueError unless it is a matrix of floating-point numbers."""
+    """x as a NumPy array. Raises ValueError unless it is a matrix of floating-point numbers; the
+    message calls it `name`, and its axes `axes`, such as "(M, M)"."""
     x = on_host(x)
     if isinstance(x, str) or x.dtype.kind != "f" or x.ndim != 2:
         what = x if isinstance(x, str) else f"{x.dtype} {x.shape}"
@@ -150,7 +153,8 @@ def mismatches(arrays: Mapping[str, Any], required: Mapping[str, np.ndarray]) ->
 
 
 def on_host(x: Any) -> HostArray | str:
-    """x as a NumPy array; if NumPy cannot hold its values, a text that describes them instead."""
+    """x as a NumPy array or, if x is not an array or NumPy cannot hold its values, a description of
+    x for an error message, such as "a list"."""
     if not backend.is_array(x):
         return f"a {type(x).__name__}"
     try:

@@ -21,10 +21,11 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
     With Mk = Mv = M the three weights are one in_proj_weight (3·M, M); otherwise they are
     q_proj_weight (M, M), k_proj_weight (M, Mk) and v_proj_weight (M, Mv). out_proj.weight is
     (M, M); in_proj_bias (3·M,) and out_proj.bias (M,) are there if this layer has a bias. torch
-    keeps each matrix as (out, in), the transpose of ours. The double form is multiplied out.
+    keeps each matrix as (out, in), the transpose of ours. In the double form, where queries,
+    keys and values are each multiplied by two matrices, the product of the two is written.
 
     Raises ValueError, with all reasons, for a layer that torch cannot represent, such as one in the
-    bilinear form; TypeError for another module.
+    bilinear form; TypeError for a module that is not a MultiHeadAttention.
     """
     states.require(MultiHeadAttention, "mha", mha)
     refuse("torch.nn.MultiheadAttention has no such layer", beyond_torch(mha))
@@ -34,7 +35,7 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
 
 
 def names_in_torch(*, separate: bool = False, bias: bool) -> dict[str, str]:
-    """A dictionary from torch's names of the weights to ours, as `packed` takes it.
+    """A dictionary from torch's names of the weights to ours: the `names` of `packed`.
 
     separate  whether W^Q, W^K and W^V are three matrices instead of one
     """
@@ -60,7 +61,7 @@ def from_torch(
                float32
     num_heads  H, which the weights do not determine
     prefix     the path to the layer in the state_dict() of a larger module:
-               "layers.0.self_attn". Entries elsewhere are ignored
+               "layers.0.self_attn". Entries under other paths are ignored
     form       of the projections, one of `projections.FORMS`
     dropout    as in MultiHeadAttention
 
