@@ -43,8 +43,8 @@ _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
 class Kernels(NamedTuple):
-    """The kernels of one implementation of attention, for the arrays of one library. They are
-    called only if `obstacle` returns None."""
+    """The functions that run one implementation of attention for the arrays of one library. The
+    others are called only if `obstacle` returns None."""
 
     obstacle: Callable[[Arguments], str | None]  # the reason why it cannot compute these, or None
     laid_out: Callable[[Arguments], Any]  # the arguments as the next two functions take them
@@ -54,7 +54,11 @@ class Kernels(NamedTuple):
 
 
 def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Kernels:
-    """The functions of a module that computes attention of NumPy arrays with compiled kernels."""
+    """The functions of a module that computes attention of NumPy arrays with compiled kernels.
+
+    in_registers  whether the module's matrix products keep their sums in the CPU's registers (see
+                  `kernels.cpu.microkernel`) instead of calling BLAS
+    """
 
     def obstacle(x: Arguments) -> str | None:
         return unavailable() or (None if in_registers else module.obstacle(x))
@@ -66,8 +70,11 @@ def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Kernels:
 
 
 def _on_gpu(module: ModuleType, *, native: bool = False) -> Kernels:
-    """The functions of a module that computes attention of CuPy arrays, or of NumPy arrays on the
-    stand-in for a GPU."""
+    """The functions of a module that computes attention of CuPy arrays, or of NumPy arrays by
+    `numpy_tile`, which runs kernels for GPUs without a GPU.
+
+    native  as in `Kernels`
+    """
     forward, backward = SILENT(module.forward), SILENT(module.backward)
     return Kernels(module.obstacle, module.laid_out, forward, backward, native)
 
@@ -75,7 +82,10 @@ def _on_gpu(module: ModuleType, *, native: bool = False) -> Kernels:
 def _obstacle(  # noqa: PLR0911  one reason each
     x: Arguments, libraries: dict[str, Kernels]
 ) -> str | None:
-    """The reason why these kernels cannot compute the arguments, or None."""
+    """The reason why these kernels cannot compute attention of x, or None if they can.
+
+    libraries  the kernels for each library: {"numpy": …, "cupy": …}, or only one of them
+    """
     arrays = [a for a in (x.query, x.key, x.value, x.bias, x.sink) if a is not None]
     kernels = libraries.get(library_of(x.query))
     if kernels is None or len({*map(type, arrays)}) > 1:
@@ -115,7 +125,8 @@ def why_it_failed(error: Exception) -> str:
 
 @functools.cache
 def _slow_registers() -> str | None:
-    """The reason why products in registers are not fast on this CPU, or None."""
+    """The reason why matrix products in the registers are not fast on this CPU, or None if they
+    are."""
     from ..cpu import registers
 
     return registers.no_vectors()
@@ -130,7 +141,8 @@ def _reference(
 
 
 def _register(name: str, doc: str, **libraries: Kernels) -> None:
-    """Register an implementation of attention, with its kernels for each library."""
+    """Register an implementation of attention, with a docstring and its kernels for each library:
+    numpy=…, cupy=…, or only one of them."""
 
     def obstacle(x: Arguments, auto: bool) -> str | None:
         why = _obstacle(x, libraries) or _failed.get((name, library_of(x.query)))
@@ -139,7 +151,8 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
         return _slow_registers() if why is None and auto and name == "microkernel" else why
 
     def attempt(library: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of a kernel, or None if a GPU cannot run it; it is not tried again."""
+        """The result of call(*arguments), which runs kernels. If they fail on a GPU, returns None
+        and remembers why, so that this implementation is not tried there again."""
         try:
             return call(*arguments)
         except MemoryError:
@@ -212,8 +225,8 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
 
 
 def _log_sums(lse: Array, x: Arguments) -> Array:
-    """The log-sum-exp of every query, (…, H, T), from the array (B, H, T) of a kernel, in which +∞
-    stands for a query that sees neither a key nor a sink."""
+    """The log-sum-exp of every query's scores, (…, H, T), from `lse` (B, H, T), as a kernel returns
+    it. There, a query that sees neither a key nor a sink has +∞; the log-sum-exp is −∞."""
     xp = namespace(lse)
     lse = xp.where(lse == math.inf, -lse, lse)
     return xp.reshape(xp.astype(lse, x.query.dtype), x.shape[:-1])

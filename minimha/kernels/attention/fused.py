@@ -15,8 +15,8 @@ obstacle = obstacle_to_fused
 
 @SILENT
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
-    """The output of attention, in the shape of the query, and the weights (B, H, T, S). Returns
-    None if any of them is not finite."""
+    """The output of attention, (…, H, T, Dv), and the weights (B, H, T, S). Returns None if any
+    output is not finite."""
     query, key, value = _heads_first(x)
     (b, h, t, _), dv = query.shape, value.shape[-1]
     weights = (_grouped(query, x) @ key.mT).reshape(b, h, t, -1)
@@ -37,7 +37,7 @@ def backward(
     dlse: None,
     wanted: Wanted,
 ) -> Gradients | None:
-    """The gradients of the seven inputs of attention. Returns None if any of them is not finite."""
+    """The gradients of the inputs of attention, or None if any of them is not finite."""
     query, key, value = _heads_first(x)
     (b, h, t, _), s = query.shape, key.shape[2]
     dout = _grouped(four_axes(dout), x)
@@ -59,8 +59,8 @@ def backward(
 
 
 def _grouped(y: np.ndarray, x: KernelArguments) -> np.ndarray:
-    """Reshape y (B, H, T, N) to (B, G, H/G · T, N): the queries that share a key head follow one
-    another."""
+    """Reshape y (B, H, T, N) to (B, G, H/G · T, N), so that the queries of all heads that share a
+    key head become the rows of one matrix."""
     return y.reshape(y.shape[0], x.heads[1], -1, y.shape[-1])
 
 

@@ -33,16 +33,16 @@ reference, which then computes instead, warns if the pair is visible."""
 
 
 class KernelArguments(NamedTuple):
-    """The arguments as arrays. An axis shared by all sequences, heads or queries may have length 1;
-    a missing array is empty."""
+    """The arguments of attention, as the kernels take them. An axis may have length 1 if all
+    sequences, heads or queries share the same entries; an array that was not given is empty."""
 
     query: np.ndarray  # (B, H, T, D), as `positions_first` lays it out
     key: np.ndarray  # (B, G, S, D), the same
     value: np.ndarray  # (B, G, S, Dv), the same
     heads: tuple[int, int]  # H, G
-    start: np.ndarray  # (B, H, T): a query sees keys from here
-    stop: np.ndarray  # up to here, exclusive
-    inside: masks.Mask | None  # if it may attend there; None: to all of them
+    start: np.ndarray  # (B, H, T): each query sees the keys from its start
+    stop: np.ndarray  # (B, H, T): up to its stop, exclusive
+    inside: masks.Mask | None  # which of these keys it sees; None for all of them
     mean_keys: float  # the average number of keys between start and stop
     bias: np.ndarray  # (B, H, T, S)
     sink: np.ndarray  # (B, H)
@@ -56,8 +56,11 @@ class KernelArguments(NamedTuple):
 
     @classmethod
     def of(cls, x: Arguments, in_registers: bool) -> KernelArguments:
-        """Make the arguments of a kernel from checked arguments. `in_registers` says whether blocks
-        in registers compute its products, or BLAS."""
+        """Make the arguments of a kernel from checked arguments of attention.
+
+        in_registers  whether the kernel's matrix products keep their sums in the CPU's registers
+                      (see `cpu.microkernel`) instead of calling BLAS
+        """
         shape, dtype = x.shape, x.query.dtype
         if x.mask is None or type(x.mask) is Band:
             start, stop, inside, mean_keys = _intervals_of_band(x.mask, *shape[-2:])
@@ -85,8 +88,9 @@ class KernelArguments(NamedTuple):
         )
 
     def mask_blocks(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Divide the queries into blocks, and yield for each block its first query, the end of the
-        block, and its part of the mask's array. So no array of all pairs is needed."""
+        """Divide the queries into blocks. For each block, yield its first query, its end, and the
+        part of the mask's array for its queries, so that no array of all pairs of a query and a key
+        is needed. The array is empty if `inside` is None."""
         *lead, t, s = self.shape
         if self.inside is None:
             yield 0, t, _like_scores(None, self.shape, bool)
@@ -101,7 +105,8 @@ class KernelArguments(NamedTuple):
             yield t0, t1, _like_scores(block, (*lead, t1 - t0, s), bool)
 
     def shared(self, count: int) -> tuple[Any, ...]:
-        """range(count) for a kernel, divided among threads if that is faster."""
+        """The first argument of a kernel (see `cpu.parallel`): range(count), divided among threads
+        if that is faster."""
         multiplications = math.prod(self.shape) * (self.query.shape[-1] + self.value.shape[-1])
         chunks = 1 if multiplications < _THREADS_PAY else min(count, multiplications // _PIECE)
         return compiled("parallel").whole(count, chunks)
@@ -109,8 +114,8 @@ class KernelArguments(NamedTuple):
 
 @functools.cache
 def compiled(name: str) -> Any:
-    """A module of `cpu` by its name. The module is kept after the first import, since an import
-    statement takes 10 µs when the caches are cold."""
+    """The module of `kernels.cpu` with this name. The result is cached, since an import statement
+    takes 10 µs when the CPU's caches are cold."""
     return importlib.import_module(f"..cpu.{name}", __package__)
 
 
@@ -126,7 +131,7 @@ def positions_first(x: np.ndarray) -> np.ndarray:
 
 
 def heads_first(x: np.ndarray, heads: int) -> np.ndarray:
-    """The inverse of `positions_first`: (B, H, T, N)."""
+    """The inverse of `positions_first`, for x with this number of heads: (B, H, T, N)."""
     if x.shape[2] == heads:
         return x.transpose(0, 2, 1, 3)
     return x.reshape(-1, heads, x.shape[1], x.shape[3])
@@ -138,8 +143,9 @@ def _contiguous(x: np.ndarray) -> np.ndarray:
 
 
 def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
-    """For each query, the first key that it sees and the end of these keys, both (B, H, T); the
-    mask for pairs inside these intervals, or None; and the mean number of keys in an interval."""
+    """start, stop, inside and mean_keys of `KernelArguments`. Each query sees keys from its start
+    to its stop: all of them if inside is None, or else those that the mask `inside` allows.
+    mean_keys is the mean of stop − start."""
     shape = (*query.shape[:-1], key.shape[-2])
     start, stop, inside = np.zeros(shape[-2], int), np.full(shape[-2], shape[-1]), None
     if (intervals := masks.key_intervals(mask, query, key)) is not None:
@@ -150,9 +156,10 @@ def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=32)
 def _intervals_of_band(mask: Band | None, t: int, s: int) -> tuple[Any, ...]:
-    """The result of `_intervals` for a mask that depends only on the lengths T and S. It is cached,
-    since computing it takes longer than a small kernel. Masks with equal fields count as equal
-    here, so a subclass of Band is not allowed: its other settings may matter."""
+    """The result of `_intervals` for T queries, S keys and a mask that depends only on T and S: a
+    causal mask, a sliding window or None. The result is cached, since computing it takes longer
+    than a small kernel. The cache takes masks with equal fields for equal, so a subclass of Band,
+    whose other settings may matter, is not allowed."""
     return _intervals(mask, np.empty((t, 0)), np.empty((s, 0)))
 
 

@@ -35,11 +35,11 @@ copies them for fewer queries."""
 
 
 def _height(keys: float) -> int:
-    """The number of queries in a tile, a multiple of the rows of every block; `keys` is the number
-    of keys that a query sees on average.
+    """The number of queries in a tile, if a query sees this number of keys on average. It is a
+    multiple of 12, so that it is a multiple of `ROWS` in `cpu.registers` on every CPU.
 
-    A low tile wastes little on pairs that a causal mask hides; a high one reads the keys less often
-    when they are not in the cache.
+    A tile of few queries computes few pairs that a causal mask hides; with more queries in a tile,
+    keys that are not in the cache are read less often.
     """
     if keys <= _IN_CACHE:
         return 24 if keys <= 256 else 48
@@ -47,14 +47,14 @@ def _height(keys: float) -> int:
 
 
 def obstacle(x: Arguments) -> str | None:
-    """The reason why tiles cannot be used, or None. They support all arguments of attention, but
-    need SciPy, from which Numba takes BLAS."""
+    """The reason why tiles cannot be used, or None if they can. They support all arguments of
+    attention, but need SciPy, from which Numba takes BLAS."""
     return unavailable("scipy", "threadpoolctl")
 
 
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
-    """The output of attention, in the shape of the query, and lse (B, H, T). Returns None if any
-    output is not finite, or if a sink is NaN or +∞."""
+    """The output of attention, (…, H, T, Dv), and lse (B, H, T), the log-sum-exp of each query's
+    scores. Returns None if any output is not finite, or if a sink is NaN or +∞."""
     if not np.all(x.sink < math.inf):  # NaN, too: the output might be finite nevertheless
         return None
     h, _ = x.heads
@@ -107,7 +107,7 @@ def backward(
     dlse: np.ndarray | None,
     wanted: Wanted,
 ) -> Gradients | None:
-    """The gradients of the seven inputs of attention. Returns None if any of them is not finite."""
+    """The gradients of the inputs of attention, or None if any of them is not finite."""
     h, g = x.heads
     t, s = x.shape[-2:]
     b = math.prod(x.shape[:-3])
@@ -188,7 +188,7 @@ def backward(
 def _sink_gradient(
     x: KernelArguments, out: np.ndarray, lse: np.ndarray, dout: np.ndarray, dlse: np.ndarray
 ) -> np.ndarray:
-    """The gradient of the sink, (B, H)."""
+    """The gradient of the sink, (B, H). dlse is empty if nothing depends on lse."""
     delta = np.sum(dout * out, axis=-1).reshape(lse.shape) - (dlse if dlse.size else 0)
     return -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1)
 
@@ -196,7 +196,8 @@ def _sink_gradient(
 @functools.lru_cache(maxsize=32)
 def _items_of_queries(b: int, h: int, t0: int, t1: int, parts: int) -> np.ndarray:
     """The pieces of work of the forward pass, as rows (b, h, first query, end of the queries). The
-    last queries come first, since they see the most keys under a causal mask."""
+    queries of each head, from t0 to t1, are divided into this number of parts. The last queries
+    come first, since they see the most keys under a causal mask."""
     ends = reversed(list(pairwise(_edges(t0, t1, parts))))
     return np.array([(*head, *part) for part, *head in product(ends, range(b), range(h))])
 
@@ -204,14 +205,14 @@ def _items_of_queries(b: int, h: int, t0: int, t1: int, parts: int) -> np.ndarra
 @functools.lru_cache(maxsize=32)
 def _items_of_keys(b: int, g: int, s: int, parts: int) -> np.ndarray:
     """The pieces of work of the backward pass, as rows (number of the part, b, g, first key, end of
-    the keys)."""
+    the keys). The keys of each head, from 0 to s, are divided into this number of parts."""
     ends = list(enumerate(pairwise(_edges(0, s, parts))))
     return np.array([(c, *head, *part) for (c, part), *head in product(ends, range(b), range(g))])
 
 
 def _parts(heads: int, most: int) -> int:
-    """The number of parts into which each head is divided, at most `most`, so that all threads have
-    work."""
+    """The number of parts into which the work for each head is divided so that, with this number of
+    heads, all threads have work. At most `most`."""
     enough = 4 * threads.number()
     return 1 if 2 * heads >= enough else max(1, min(most, -(-enough // heads)))
 
