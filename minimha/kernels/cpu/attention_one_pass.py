@@ -15,8 +15,9 @@ def weights_from_scores(chunk, scores, start, stop, inside, bias, scale, t0, t1)
     """Replace scores (B, H, T, S), which are Q Kᵀ, by softmax(scale · scores + bias) over the
     visible keys, for the queries from t0 to t1 of every head.
 
-    Calls share the heads; the number of a head is b · H + h. A query sees the keys from its `start`
-    to its `stop` (exclusive), except those that `inside` hides.
+    `chunk` divides the B · H heads among threads (see `parallel`). A query sees the keys from its
+    `start` to its `stop` (exclusive), except those for which `inside` is False; `inside` has only
+    the queries from t0 on.
     """
     none = scale * 0
     heads = scores.shape[1]
@@ -44,7 +45,7 @@ def weights_from_scores(chunk, scores, start, stop, inside, bias, scale, t0, t1)
 @kernel
 def scores_backward(chunk, weights, dweights, nonfinite):
     """Replace dweights by the gradient of the scores, weights · (dweights − Σ dweights · weights).
-    Both arrays are (N, S), and calls share the N rows.
+    Both arrays are (N, S), and `chunk` divides the N rows among threads (see `parallel`).
 
     Sets nonfinite[0] if any result is not finite.
     """

@@ -89,13 +89,14 @@ def forward(  # noqa: PLR0912, PLR0915
     kept_factor,
     operand,  # says how right operands are laid out: see `matmul`
     tile,  # queries, keys
-    in_order,  # whether what the other queries see must not change a bit
+    in_order,  # whether other queries must not change a bit, as `batch_invariant` promises
     items,  # (items, 4): each is b, h, t0, t1, some queries of a head
     out,  # (B, T, H, Dv)
     lse,  # (B, H, T)
     nonfinite,  # (1,)
 ):
-    """Compute the output and lse for each of the `items`, which are some queries of a head.
+    """Compute the output and lse, the log-sum-exp of a query's scores, for each of the `items`,
+    each of which is a range of queries of one head. `chunk` divides the items among threads.
 
     lse is +∞ for a query that sees no key and no sink, so that exp(scores − lse) is 0. Sets
     nonfinite[0] if any output is not finite.
@@ -231,8 +232,9 @@ def forward(  # noqa: PLR0912, PLR0915
 
 @kernel
 def multiply_by_keys(queries, depth, keys, start, n, flat_key, region, scores):
-    """scores = queries times n of the keys: those from `start` on in the copy, if there is one, or
-    else those in a region of flat_key."""
+    """Store the products of the queries and n keys in scores. If the keys were copied, `keys` is
+    the copy, as a right operand, and key `start` in it is the first of the n. Otherwise `keys` is
+    empty, and the n keys are the `region` of flat_key."""
     if keys.size:
         multiply(queries, depth, some_columns(keys, start, start + n), 0, scores, False)
     else:
@@ -242,8 +244,9 @@ def multiply_by_keys(queries, depth, keys, start, n, flat_key, region, scores):
 
 @kernel
 def add_values(weights, n, values, start, flat_value, region, acc):
-    """Add weights times n of the values to acc: the values from `start` on in `values`, if that is
-    a copy, or else those in a region of flat_value."""
+    """Add the products of the weights and n values to acc. If the values were copied, `values` is
+    the copy, as a right operand, and value `start` in it is the first of the n. Otherwise `values`
+    is empty, and the n values are the `region` of flat_value."""
     if values.size:
         multiply(weights, n, values, start, acc, True)
         return
@@ -259,7 +262,7 @@ def add_values(weights, n, values, start, flat_value, region, acc):
 
 @kernel
 def backward(
-    chunk,  # of the items
+    chunk,  # of the items: see `parallel`
     query,  # (B, T, H, D), or as `head` says
     key,  # (B, S, G, D)
     value,  # (B, S, G, Dv)
@@ -275,7 +278,7 @@ def backward(
     kept_factor,
     operand,  # says how right operands are laid out: see `matmul`
     tile,  # queries, keys
-    most,  # queries, keys: how many are held at a time
+    most,  # queries, keys: how many are copied at a time, or fewer
     items,  # (items, 5): each is c, b, g, from_key, to_key, some keys of a head
     out,  # (B, T, H, Dv)
     lse,  # (B, H, T)
@@ -289,12 +292,13 @@ def backward(
     dbias,  # (B, H, T, S)
     nonfinite,  # (1,)
 ):
-    """Compute dquery, dkey, dvalue and, unless it is empty, dbias, which begins as zeros.
+    """Compute dquery, dkey, dvalue and, unless it is empty, dbias, which the caller has filled with
+    zeros.
 
-    The queries are those from t0 to t1. If t0 > 0, the sums in dkey and dvalue are continued.
-    `most` has the largest numbers of queries and of keys that are copied at a time. Several calls,
-    one for each part of the queries, give the bits of a single call if the parts begin at multiples
-    of the first of these numbers. Sets nonfinite[0] if any gradient is not finite.
+    A call does so for the queries from t0 to t1. If t0 > 0, dkey and dvalue already hold the sums
+    over the queries before t0, and those of this call are added. Several calls, one for each part
+    of the queries, give the same bits as a single call for all of them if each part begins at a
+    multiple of most[0]. Sets nonfinite[0] if any gradient is not finite.
     """
     first_item, last_item = share(chunk)
     query_heads, key_heads = heads
@@ -407,10 +411,10 @@ def tiles_backward(  # noqa: PLR0915
     dvalues,  # (s1 − s0, Dv), added to
     dbias,  # (B, H, T, S), stored unless empty
 ):
-    """Run the backward pass for one head, for its queries from t0 to t1 and the keys from s0 to s1,
-    tile by tile.
+    """Run the backward pass for head h of sequence b, for its queries from t0 to t1 and the keys
+    from s0 to s1, tile by tile.
 
-    Returns whether dquery is finite.
+    Returns whether the gradient of these queries is finite.
     """
     low, high = key_range(start[t0:t1], stop[t0:t1])
     if add and (high <= s0 or low >= s1):
@@ -509,9 +513,12 @@ def tiles_backward(  # noqa: PLR0915
 
 @kernel(forceinline=True)
 def exp_minus_in_order(row, peak):
-    """Compute row <- exp(row − peak) like `exp_minus`, and return the sum. Zeros at the end of the
-    row do not change a bit of the sum if the width of the row is a result of `padded_columns`. So
-    keys that only other queries of the tile see have no influence."""
+    """Replace a row by exp(row − peak), like `exp_minus`, and return the sum of the new row.
+
+    Additional zeros at the end of the row do not change a bit of the sum, if the width of the row
+    is a result of `padded_columns`. Keys that only other queries of the tile see are such zeros, so
+    they have no influence.
+    """
     exp_minus(row, peak)
     block = VECTORS * BYTES // row.itemsize
     whole = len(row) // block * block
@@ -526,18 +533,18 @@ def finish_scores(
     scores,  # (m, n) and columns that fill it up
     slopes,  # (m, n), only with a softcap
     n,
-    place,
+    place,  # of the tile, a `Place`
     softcap,
     bias,  # (B, H, T, S)
     inside,  # (B, H, some queries, S)
     origin,  # the first query of `inside`
-    begin,  # (m,)
-    end,  # (m,)
+    begin,  # (m,), the first key that each query sees
+    end,  # (m,), the end of the keys that it sees
 ):
     """Turn a tile of scale · Q Kᵀ, with n keys, into scores in place: apply the softcap, add the
-    bias, and hide pairs.
+    bias, and hide the keys that a query does not see.
 
-    The derivative of the softcap is stored in slopes. Hidden pairs and columns beyond n become −∞,
+    The derivative of the softcap is stored in slopes. Hidden keys and columns beyond n become −∞,
     so that every row can be processed over its whole width: loops with separate bounds would
     dominate the time of short rows.
     """
@@ -579,7 +586,8 @@ def key_range(start, stop):
 
 @kernel
 def drop(weights, n, place, keep, kept_factor):
-    """Apply dropout to the weights of a tile with n keys, in place."""
+    """Apply dropout in place to the weights (m, n) of the tile at `place`, unless `keep` is empty:
+    multiply those where `keep` is True by kept_factor, 1 / (1 − p), and set the others to 0."""
     if keep.size:
         b, h, t, s = place
         for i in range(len(weights)):
@@ -590,13 +598,15 @@ def drop(weights, n, place, keep, kept_factor):
 
 @kernel
 def of_head(x, b, h):
-    """The part of x (1 or B, 1 or H, …) that belongs to head h of sequence b."""
+    """The part of x for head h of sequence b. The first two axes of x have the lengths B and H, or
+    1 if all sequences or all heads share the entries."""
     return x[b % x.shape[0], h % x.shape[1]]
 
 
 @kernel
 def of_query(x, b, h, t):
-    """The row of x (1 or B, 1 or H, 1 or T, S) that belongs to query t of head h of sequence b."""
+    """The row (S,) of x for query t of head h of sequence b. The axes of x have the lengths B, H, T
+    and S, where each of the first three may be 1 if its entries are shared."""
     return x[b % x.shape[0], h % x.shape[1], t % x.shape[2]]
 
 
@@ -608,8 +618,9 @@ def flat(x):
 
 @kernel
 def head(x, b, h, heads, start, stop):
-    """Where the rows from start to stop of a head are in the matrix `flat(x)`: a region (first row,
-    end, first column, end). x is (B, T, H, N) or (B · H, T, 1, N)."""
+    """Where the rows from start to stop of head h of sequence b are in the matrix `flat(x)`: a
+    region (first row, end, first column, end). x is (B, T, H, N) or (B · H, T, 1, N); `heads` is
+    H."""
     if x.shape[2] != heads:
         b = b * heads + h
         h = 0
@@ -631,8 +642,8 @@ def gather(x, region, scale, y):
 
 @kernel
 def scatter(x, y, region, scale, add):
-    """Copy the first rows and columns of x, times scale, to a region of the matrix `flat(y)`; if
-    `add`, add them to it."""
+    """Copy the first rows and columns of x, times scale, to a region of the matrix `flat(y)` or, if
+    `add`, add them to the entries there."""
     t0, t1, n0, n1 = region
     if not add:
         row = y.shape[2] * y.shape[3]
@@ -648,8 +659,9 @@ def scatter(x, y, region, scale, add):
 
 @kernel
 def copy(x, start_x, row_x, y, start_y, row_y, size, scale):
-    """Set y = scale · x for a block of this size. The arrays are plain memory: row r of an array
-    begins at entry start + r * row."""
+    """Set y = scale · x for a block of x and of y, both of this size (rows, columns). Their shapes
+    do not matter: row r of the block of x begins at entry start_x + r * row_x in memory, and that
+    of the block of y at entry start_y + r * row_y."""
     rows, columns = size
     length = BYTES // x.itemsize
     whole = columns // length * length

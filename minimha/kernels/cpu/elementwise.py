@@ -17,7 +17,8 @@ from .parallel import own, share
 
 @register("add")
 def add(a: Any, b: Any) -> Any:
-    """The value and the pullback of `functional.add` for arrays of one shape."""
+    """The value and the pullback of `functional.add`, or None unless a and b are contiguous arrays
+    of the same shape and dtype."""
     if not are_floats(a, b) or a.shape != b.shape or not (a.flags.carray and b.flags.carray):
         return None
     y = np.empty(a.shape, a.dtype)
@@ -49,8 +50,8 @@ def silu(x: Array, times: Array | None = None) -> Any:
 
 
 def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> Any:
-    """y = x · g with g = 1 / (1 + e^(−u)), u = c1 x + c3 x³. If `times` is given, it is one more
-    factor of y. Only x and `times` are saved. Without `times`,
+    """The value y = x · g and its pullback, with g = 1 / (1 + e^(−u)), u = c1 x + c3 x³. If `times`
+    is given, y is multiplied by it. Only x and `times` are saved. Without `times`,
 
         dx = dy · (g + x · dg),  dg = g · (1 − g) · du,  du = c1 + 3 c3 x²
 
@@ -74,7 +75,8 @@ def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> 
 
 
 def _gate_times(x: Array, times: Array, numbers: Any, y: Array) -> Any:
-    """The value x · g · times, stored in y, and its pullback."""
+    """The value x · g · times, stored in y, and its pullback. `numbers` is (c1, c3, bound) of
+    `_gate`."""
     chunks = in_chunks(x.size, x.nbytes)
     _gate_times_forward(chunks, flat(x), flat(times), numbers, flat(y))
 
@@ -162,8 +164,8 @@ def _clip(x, bound):
 
 @register("dropout")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
-    """The value and the pullback of `functional.dropout`, for a `keep` with the shape of x; it says
-    which entries dropout keeps."""
+    """The value and the pullback of `functional.dropout`, or None unless `keep`, the boolean array
+    that says which entries dropout keeps, has the shape of x."""
     if not are_floats(x) or type(keep) is not Array or type(p) is not float or not 0 <= p < 1:
         return None
     if keep.dtype != np.bool_ or keep.shape != x.shape:
@@ -190,7 +192,8 @@ def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> Any:
     """The next p, m and v for each (p, g, m, v): a parameter, its gradient and its two moments. The
-    formulas are those of `nn.optimisers._adamw`.
+    formulas are those of `nn.optimisers._adamw`. Returns None for arrays that the kernel does not
+    support.
 
     m and v belong to the optimiser, so they change in place. p does not, since a pullback may have
     saved it.

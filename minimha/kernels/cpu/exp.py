@@ -20,11 +20,13 @@ _C2, _C3, _C4, _C5, _C6 = map(
 
 @kernel(forceinline=True)
 def exp32(x):
-    """e^x of a float32 up to 88; 0 below −87.7, where floats become subnormal; NaN of NaN.
+    """e^x for a float32 x ≤ 88. The result is 0 for x below −87.7, where it would be a subnormal
+    number, and NaN for NaN.
 
-    x = n ln 2 + f with an integer n. A polynomial approximates e^f; 2^n is a float with exponent n,
-    where n is read from the last bits of the sum that rounded it. A loop over entries becomes
-    vector code without calls. The order of operations suits CPUs with fused multiply-add.
+    e^x = 2^n e^f for x = n ln 2 + f with an integer n. A polynomial approximates e^f. To find n,
+    x / ln 2 is rounded by adding a large number, `_SHIFT`. The last bits of the sum are then those
+    that 2^n, as a float, has in its exponent. A loop over entries becomes vector code without
+    calls. The order of operations suits CPUs with fused multiply-add.
     """
     x = _LOWEST if x < _LOWEST else x  # NaN stays
     shifted = x * _LOG2E + _SHIFT
@@ -35,7 +37,7 @@ def exp32(x):
 
 
 def exp(x):
-    """e^x inside a kernel: of a float32 by `exp32`, of a float64 by the C library."""
+    """e^x inside a kernel, by `exp32` for a float32 and by the C library for a float64."""
 
 
 @overload(exp, jit_options={"fastmath": set(FAST), "error_model": "numpy"})

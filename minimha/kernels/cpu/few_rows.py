@@ -34,8 +34,9 @@ _BLOCK = 128
 def linear_maps(
     x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], wanted: WantedOfMaps
 ) -> list[Array] | None:
-    """The values of `functional.linear_maps` if no gradients are wanted and x has few rows, of
-    float32. Returns None otherwise."""
+    """The values of `functional.linear_maps` for a float32 x with few rows (see `has_few_rows`), if
+    no gradients are wanted. Returns None in other cases, and for weights that the kernels do not
+    support."""
     if wanted.x or any(wanted.ws) or any(wanted.bs):
         return None
     if not are_floats(x, *[b for b in bs if b is not None]):
@@ -53,8 +54,8 @@ def linear_maps(
 
 @functools.cache
 def _stored(dtype: np.dtype) -> Any:
-    """The dtype as which a kernel reads the entries of a matrix of this dtype, or None if no kernel
-    can read them."""
+    """The dtype of the view through which a kernel reads a matrix of this dtype: uint16 for
+    bfloat16, which Numba lacks, and otherwise the same. None if no kernel supports the dtype."""
     return {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}.get(dtype.name)
 
 
@@ -125,8 +126,8 @@ def _four_dots(x, w0, w1, w2, w3):
 
 @kernel
 def _rows(chunk, x, w, sums, y):
-    """Compute y[r] = Σ x[r, k] w[k], a sum over the rows k of w. `sums` is memory for the sum of
-    each block."""
+    """Compute y[r] = Σ x[r, k] w[k], a sum over the rows k of w. `sums` (blocks, R, N) is memory
+    for the sums over each block of `_BLOCK` rows."""
     _sums_of_blocks(chunk, x, w, sums)
     for r in range(len(y)):
         y[r] = 0

@@ -19,9 +19,10 @@ eight vectors a CPU can start two in each cycle."""
 
 @intrinsic
 def add_rows(typing, x, start_x, w, start_w, row_w, count, y, start_y):
-    """y += sum over k < count of x[k] * w[k, :], for LONG vectors of columns.
+    """y += sum over k < count of x[k] * w[k, :], for as many columns as LONG vectors have entries.
 
-    The arrays are plain memory: x, y and w[k] begin at start_x, start_y and start_w + k * row_w.
+    The shapes of the arrays do not matter: in memory, x begins at entry start_x, y at entry start_y
+    and w[k] at entry start_w + k * row_w.
     """
 
     def write(code, x, start_x, w, start_w, row_w, count, y, start_y):
@@ -49,7 +50,8 @@ def add_rows(typing, x, start_x, w, start_w, row_w, count, y, start_y):
 def add_transposed_block(typing, x, start_x, row_x, rows, w, start_w, row_w, y, start_y, row_y):
     """y[r, n] += sum over k of x[r, k] * w[n, k], for as many n and k as a vector has entries.
 
-    The arrays are plain memory: row r begins at start + r * row.
+    `rows` is the number of rows r of x and y. The shapes of the arrays do not matter: in memory,
+    row r of x begins at entry start_x + r * row_x, and so on for w and y.
     """
 
     def write(code, x, start_x, row_x, rows, w, start_w, row_w, y, start_y, row_y):

@@ -43,8 +43,8 @@ def product(x: Array, w: Array, b: Array | None) -> Array:
 
 @kernel
 def _rows(chunk, x, w, b, y):
-    """Compute x w + b if rows of w are rows in memory. Calls share the columns of y, which are
-    counted in blocks of LONG vectors."""
+    """Compute x w + b for w (M, N) in row-major order. `chunk` divides the columns of y among
+    threads (see `parallel`), in blocks that are LONG vectors wide."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
     low = first * wide
@@ -58,8 +58,8 @@ def _rows(chunk, x, w, b, y):
 
 @kernel
 def _columns(chunk, x, w, b, y):
-    """Compute x w + b if columns of w are rows in memory; w is passed as its transpose. Calls share
-    the blocks of columns of y, as in `_rows`."""
+    """Compute x wᵀ + b for w (N, M) in row-major order: w is the transpose of the weights. `chunk`
+    divides the columns of y among threads, as in `_rows`."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
     low = first * wide

@@ -125,7 +125,8 @@ def product(
 
     sums      (N,), zeros to which the sums of b's columns are added
     to        (R, N), to which the product is added, in place of a new array
-    in_order  whether every entry is one sum over K, from first to last
+    in_order  whether the K terms of each entry are added one by one, from first to last, as
+              `batch_invariant` promises
     """
     m, depth = a.shape
     n = b.shape[1]
@@ -154,8 +155,8 @@ def product(
 
 @functools.cache
 def _empty(dtype: Any) -> tuple[Any, ...]:
-    """The arguments of `_product` that stand for no bias or sums, for no `second`, and for blocks
-    of this dtype."""
+    """Three arguments of `_product` for arrays of this dtype: the empty array that stands for no
+    bias or no sums, the `second` for sums that are not computed in halves, and the `operand`."""
     nothing = np.empty(0, dtype)
     second = np.empty((0, 0, 0), dtype), np.empty((0, 0), dtype)
     width = VECTORS * BYTES // dtype.itemsize
@@ -173,10 +174,15 @@ def _column_blocks(n, operand):
 def _product(
     chunk, by_rows, add, how, a, a_transposed, b, b_transposed, bias, operand, c, sums, second
 ):  # fmt: skip
-    """Store the product in c and add the sums of b's columns to sums. If each sum is computed in
-    two halves, `second` takes the product and the sums over the second half of the depth, which
-    are added when all chunks are finished. `how` says how the parts of a sum are added: ADD or
-    CONTINUE."""
+    """Store a b + bias in c or, if `add`, add it to c, and add the sums of b's columns to sums.
+
+    chunk    divides the blocks of rows of c or, unless `by_rows`, of its columns among threads
+    how      ADD or CONTINUE (see `microkernel`): how parts of a sum over the depth K are added
+    operand  says how wide a block is: see `matmul`
+    second   a pair of arrays like (c, sums), with one more axis of length 1: they receive the sums
+             over the second half of K, which are added to c and sums when all chunks are finished.
+             The axis has length 0 if the sums are not computed in two halves
+    """
     start, stop = share(chunk)
     m, n = c.shape
     depth = b.shape[1] if b_transposed else len(b)
@@ -210,8 +216,9 @@ def _product(
 def _region(  # noqa: PLR0915
     region, ks, add_all, how, a, a_transposed, b, b_transposed, bias, sums, operand, c
 ):  # fmt: skip
-    """For a region of c, given by its rows and columns, store or add the product of a and b, summed
-    over the columns k of a and the rows k of b for k in the range `ks`."""
+    """Compute a region (m0, m1, n0, n1) of c: the product of a and b, summed over the columns k of
+    a and the rows k of b for k in the range `ks`. It is stored in c or, if `add_all`, added to it;
+    `how` says how the parts of a sum are added, as in `_product`."""
     top, bottom, low, high = region
     first, end = ks
     depth = b.shape[1] if b_transposed else len(b)
@@ -289,11 +296,11 @@ def _region(  # noqa: PLR0915
 
 @kernel
 def _column(a, transposed, region, x, start, c, add):
-    """Compute start plus a region (m0, m1, k0, k1) of a, or of its transpose, times a vector x. The
-    result is stored in the column c or, if `add`, added to it.
+    """Multiply a region (m0, m1, k0, k1) of a, or of its transpose, by a vector x, and add the
+    number `start` to each entry. The result is stored in the column c or, if `add`, added to it.
 
-    A block would compute all of its columns for this one: of 65 columns, the last took a third of
-    the time.
+    This is for a single column that is left over. To compute it, a block would compute as many
+    columns as it is wide: the last of 65 columns took a third of the time.
     """
     m0, m1, k0, k1 = region
     sums = np.full(m1 - m0, start, c.dtype)
@@ -311,9 +318,13 @@ def _column(a, transposed, region, x, start, c, add):
 
 @kernel
 def _blocks(a, place, depth, panel, bias, c, to, ahead):
-    """Multiply rows of a by a panel, block by block, add the bias, and store the result in c or add
-    it, as `to` says. `place` says where a starts, and how far apart its blocks, rows and columns
-    are."""
+    """Multiply rows of a by a panel (1, depth, width), block by block, and add the bias (width,).
+
+    place  the entry of a, in memory, where the rows begin, and the distances from one block of
+           ROWS rows, from one row and from one column to the next, in entries
+    to     whether the result is stored in c or added: STORE, ADD or CONTINUE, see `microkernel`
+    ahead  whether to load the next block of a into the cache, while a block is computed
+    """
     start, block, row, step = place
     row_c = c.strides[0] // c.itemsize
     width = panel.shape[2]
@@ -400,7 +411,8 @@ def _block_size(depth, length):
 
 @kernel
 def _move(x, y, add):
-    """Copy the first rows and columns of x to y, which may be smaller; if `add`, add them to y."""
+    """Copy the first rows and columns of x to y, which may be smaller, or, if `add`, add them to
+    y."""
     for i in range(y.shape[0]):
         for j in range(y.shape[1]):
             y[i, j] = x[i, j] + y[i, j] if add else x[i, j]
@@ -408,8 +420,8 @@ def _move(x, y, add):
 
 @kernel
 def _add_up(rows, sums, how):
-    """Add up the rows for each column. With `how` = ADD, add the result to sums at the end; with
-    CONTINUE, add one row after another to sums."""
+    """Add the sum of each column of `rows` to sums. With how = CONTINUE, the rows are added to sums
+    one after another; with ADD, their sum is computed first, four rows at a time."""
     if how == CONTINUE:
         for i in range(len(rows)):
             for j in range(len(sums)):

@@ -22,8 +22,10 @@ from .row_softmax import dot, scale_by
 
 @register("chunked")
 def chunked(*arrays: Any, size: int) -> Any:
-    """The value and the pullback of `attention.linear.chunked`; saves the states between the
-    chunks, and the errors."""
+    """The value and the pullback of `attention.linear.chunked`, or None if the kernel does not
+    support the arrays or a result is not finite. Saves the states between the chunks and, for the
+    delta rule, the errors: each value minus what the state returned for its key before the value
+    was written."""
     query, key, value, beta, log_decay, state = arrays
     present = [x for x in arrays if x is not None]
     if not are_floats(*present) or not value.size or unavailable("scipy", "threadpoolctl"):
@@ -81,9 +83,9 @@ def _forward(part, q, k, v, beta, log_decay, size, states, errors, out):
 def _backward(
     part, q, k, v, beta, log_decay, size, states, errors, dout, dq, dk, dv, dbeta, dlog, dstates
 ):
-    """Compute the gradients dq, dk, dv, dbeta and dlog. On entry, dstates is the gradient of the
-    states after the last chunk; on return, it is the gradient of the states before the first
-    chunk."""
+    """Compute the gradients dq, dk, dv, dbeta and dlog, the gradient of log_decay. On entry,
+    dstates is the gradient of the states after the last chunk; on return, it is the gradient of the
+    states before the first chunk."""
     for n in range(*share(part)):
         dstate = dstates[n]
         for c in range(states.shape[1] - 2, -1, -1):
@@ -124,8 +126,9 @@ def _backward(
 
 @kernel
 def _remaining(log_decay):
-    """For each position of a chunk, the fraction that remains of the state before the chunk (column
-    0) and of what each key has written (the other columns): `remaining` in `attention.linear`."""
+    """left (T, T + 1), as in `attention.linear.remaining`: row i is for position i of a chunk.
+    Column 0 is the fraction that remains of the state before the chunk, and column j + 1 the
+    fraction that remains of what position j wrote to the state."""
     t = len(log_decay)
     left, row = np.zeros((t, t + 1), log_decay.dtype), np.ones(t + 1, log_decay.dtype)
     for i in range(t):
@@ -136,8 +139,8 @@ def _remaining(log_decay):
 
 @kernel
 def _reading(rows, key, state, left):
-    """The weights of the rows for each key, and what they read from the state before the chunk, as
-    `attention.linear` computes them in `reading`."""
+    """weights and past, as in `attention.linear.reading`: the weight of each key for each row,
+    which is a query or a key, and what the row reads from the state before the chunk."""
     weights = np.dot(rows, key.T)
     for i in range(len(rows)):
         for j in range(len(key)):
@@ -147,8 +150,9 @@ def _reading(rows, key, state, left):
 
 @kernel
 def _reading_backward(rows, key, state, left, weights, past, dread, new, dkey, dstate, dleft):
-    """The pullback of `_reading`: returns the gradient of rows, and adds the gradients of key, of
-    state and of the logarithm of `left` to dkey, dstate and dleft."""
+    """The pullback of `_reading`. dread is the gradient of past + weights · new, which is all that
+    the rows read. Returns the gradient of rows, and adds the gradients of key, of state and of the
+    logarithm of `left` to dkey, dstate and dleft."""
     draw, dpast = np.dot(dread, new.T), _scaled(left[:, 0], dread)
     for i in range(len(rows)):
         dleft[i, 0] += dot(dread[i], past[i])

@@ -31,12 +31,12 @@ _INT32 = ir.IntType(32)
 
 
 def written_by(write):
-    """Make the function that Numba calls to generate the code of an intrinsic. It calls
-    `write(code, *arguments)`, which writes the code.
+    """Make the function that Numba calls to generate the code of an intrinsic. That function calls
+    `write(code, *arguments)`, which adds instructions to `code`, a `Code`.
 
     `write` receives an array as a pointer to its first entry, a tuple as a list, and None as None.
-    It may return the result. Vectors have entries of the type of the first argument, or of its
-    entries.
+    It may return the intrinsic's result. The numbers in the vectors of `code` have the type of the
+    intrinsic's first argument or, if that is an array, of its entries.
     """
 
     def generate(context, builder, signature, arguments):

@@ -27,12 +27,13 @@ that is computed in several parts has the same bits as one computed at once."""
 def multiply_block(
     typing, a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, to, bias
 ):
-    """c[r, :] (+)= sum over k of a[r, k] * b[k, :], for r < ROWS and VECTORS vectors of columns.
+    """c[r, :] (+)= sum over k < depth of a[r, k] * b[k, :], for r < ROWS, and for as many columns
+    as VECTORS vectors have entries.
 
-    The arrays are plain memory: a[r, k] is entry start_a + r * row_a + k * step_a, row k of b
-    begins at start_b + k * step_b, row r of c at start_c + r * row_c. The sum is stored, added to
-    c, or continued from c: `to` is STORE, ADD or CONTINUE. A bias, if given, is added to every row,
-    but not with CONTINUE.
+    The shapes of the arrays do not matter: in memory, a[r, k] is entry start_a + r * row_a +
+    k * step_a, row k of b begins at entry start_b + k * step_b, and row r of c at entry start_c +
+    r * row_c. `to` is STORE, ADD or CONTINUE: what happens to c. A bias, if given, is added to
+    every row, but not with CONTINUE.
     """
 
     def write(

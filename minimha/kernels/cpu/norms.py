@@ -77,8 +77,9 @@ def _forward(chunk, x, weight, bias, eps, y, statistics):
 
 @strict_kernel
 def _backward(chunk, x, weight, bias, statistics, dy, dx, sums, totals):
-    """Store the gradient of x in dx, and add dweight and dbias to totals. `sums` is memory for the
-    sums over blocks of rows."""
+    """Store the gradient of x in dx, and add dweight and dbias to totals, which has an array (M,)
+    for each of them. `statistics` has the mean and 1/σ of each row; `sums` is memory for the sums
+    over blocks of rows."""
     _backward_in_blocks(chunk, x, weight, bias, statistics, dy, dx, sums)
     for k in range(len(totals)):
         for block in range(sums.shape[1]):
@@ -106,8 +107,8 @@ def _backward_in_blocks(chunk, x, weight, bias, statistics, dy, dx, sums):
 
 @strict_kernel
 def _totals_in_order(chunk, x, statistics, dy, totals):
-    """Add dweight and dbias to totals, row by row, so that rows of zeros change nothing. Calls
-    share the columns."""
+    """Add dweight and dbias to totals, row by row, so that rows of dy that are 0 change nothing.
+    `chunk` divides the columns among threads (see `parallel`)."""
     start, stop = share(chunk)
     dweight, dbias = totals[0][start:stop], totals[-1][start:stop]
     for i in range(len(x)):

@@ -58,8 +58,10 @@ _LOOKS = 10_000
 def whole(count: int, chunks: int = 1) -> tuple[int, int, int, int, np.ndarray]:
     """Make the first argument of a kernel: range(count), to be divided into this many chunks.
 
-    It is (0, count, 0 or the number of chunks, the number of helpers, the board). All callers share
-    `threads.number()` − 1 helpers. A call never waits for a helper to wake up.
+    Returns (0, count, number of chunks, number of helpers, board). The number of chunks is 0 if one
+    thread is to compute the whole range; the helpers are the threads that may help, of which all
+    callers share `threads.number()` − 1; the board is the array through which they communicate. A
+    call never waits for a helper to wake up.
     """
     chunks = min(chunks, _MOST)
     helpers = min(chunks, threads.number()) - 1 if chunks > 1 else 0
@@ -78,7 +80,7 @@ class _Pool:
         self.size, self.lock = 0, threading.Lock()
 
     def wake(self, helpers: int) -> None:
-        """Make sure that this many helpers are awake or about to be."""
+        """Make sure that this many helpers are awake, or are about to wake up."""
         if self.board[AWAKE] >= helpers:
             return
         with self.lock:
@@ -112,7 +114,8 @@ def _cores() -> np.ndarray:
 
 @kernel
 def own(x, part):
-    """The entries of x from part[0] to part[1]. Loops over indices from 0 vectorise better."""
+    """The entries of x from part[0] to part[1], as a view whose indices start at 0: LLVM vectorises
+    loops over such indices better."""
     return x[part[0] : part[1]]
 
 
@@ -124,11 +127,13 @@ the number of the chunk, and returns 0, or 1 if the chunk failed."""
 
 @intrinsic
 def share(typing, chunk):
-    """(start, stop) of the part of the range that this call is to compute.
+    """(start, stop) of the part of the range that the kernel is to compute when it is called with
+    this `chunk`.
 
-    The part is empty if the range was divided, because then all of it is already computed. While
-    one call is divided, calls from other threads compute their whole range themselves. Raises
-    MemoryError if a chunk failed, after all others have finished.
+    If the range is to be divided, `share` first calls the kernel again for each chunk, and waits
+    until all are computed. Then nothing is left to do, and the part is empty. While one call is
+    divided, calls from other threads compute their whole range themselves. Raises MemoryError if a
+    chunk failed, after all others have finished.
     """
     lead = types.int64(types.int64, types.int64, chunk[4], types.int64, types.int64)
 
@@ -158,9 +163,10 @@ def share(typing, chunk):
 
 
 def _for_chunk(kernel, arguments):
-    """Generate a function of type _CALL that calls a kernel for one chunk. The kernel's first
-    arguments are where to put its result and an exception; then come start, stop and the number of
-    chunks."""
+    """Generate a function that calls a kernel for one chunk, of type `_CALL`: (address of the
+    arguments, number of the chunk) -> 0 or 1. `kernel` is LLVM's form of the kernel: its first
+    two arguments are addresses for its result and for an exception; then come start, stop and the
+    number of chunks. `arguments` is the type of the memory with the arguments."""
     function = ir.Function(kernel.module, _CALL, kernel.module.get_unique_name("chunk"))
     function.linkage = "internal"
     builder = ir.IRBuilder(function.append_basic_block())
@@ -227,8 +233,8 @@ def _lead(chunks, helpers, board, function, arguments):
 
 @numba.njit
 def _compute_chunks(board, from_back):
-    """Compute chunks while any are left, from the back of the range or from the front. The board is
-    valid until all are finished."""
+    """Compute chunks while any are left, from the back of the range or from the front. The function
+    and the arguments stay on the board until all chunks are finished."""
     work = _load(board, WORK)
     while _left(work):
         k = ((work >> _END) & _MOST) - 1 if from_back else work & _MOST
@@ -259,7 +265,7 @@ if sys.platform == "linux":
 
     @numba.njit
     def _leave(core, cores):
-        """Move this thread to another of the cores if it is on this one."""
+        """If this thread runs on this core, move it to another of the cores."""
         if _core() == core:
             cores[core // 8] ^= 1 << core % 8
             _move(0, cores.size, cores.ctypes.data)  # fails if there is no other
@@ -288,8 +294,12 @@ def _do(typing, function, arguments, k):
 
 
 def _atomic(result, do):
-    """Make an intrinsic of the board, the number of an entry, and values. It does do(builder,
-    pointer to the entry, *values) in one step, which no other thread can interrupt."""
+    """Make an intrinsic, a function access(board, entry, *values) for kernels, that reads or
+    changes an entry of the board in one step, which no other thread can interrupt.
+
+    result  the type of what the intrinsic returns
+    do      do(builder, pointer to the entry, *values) generates its code in LLVM
+    """
 
     @intrinsic
     def access(typing, board, entry, *values):

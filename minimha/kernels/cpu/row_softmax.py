@@ -16,10 +16,10 @@ from .jit import kernel, reduction, widest_vectors
 def row_max(row):
     """The largest entry of a row, or NaN if an entry is NaN.
 
-    If a NaN has its sign bit set, the result may be another entry above −∞; exp(row − maximum) is
-    NaN at that place in either case. LLVM vectorises a maximum of integers, but not of floats, so
-    the bits are compared as integers: they are in the same order for floats without a sign, and in
-    reverse order for floats with a sign.
+    If a NaN has its sign bit set, the result may be another entry above −∞; in exp(row − maximum),
+    the entry of the NaN is NaN in either case. LLVM vectorises a maximum of integers, but not of
+    floats, so the bits are compared as integers: they are in the same order for floats without a
+    sign, and in reverse order for floats with a sign.
     """
     widest_vectors()
     most = _bits(row[0])
@@ -94,8 +94,8 @@ def is_finite(row):
 
 @reduction
 def dot(row, other):
-    """The sum of row · other. The order in which the products are added is fast, and depends only
-    on the length."""
+    """The sum of the products row[j] · other[j]. The compiler chooses an order of additions that is
+    fast; it depends only on the length."""
     y = row.dtype.type(0)
     for j in range(len(row)):
         y += row[j] * other[j]

@@ -12,7 +12,8 @@ from .llvm import written_by
 def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
     """y[i, j] = x[j, i], for as many rows and columns as a vector has entries.
 
-    The arrays are plain memory: row r begins at start + r * row.
+    The shapes of the arrays do not matter: in memory, row r of x begins at entry
+    start_x + r * row_x, and that of y at entry start_y + r * row_y.
     """
 
     def write(code, x, start_x, row_x, y, start_y, row_y):
@@ -26,7 +27,8 @@ def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
 
 
 def transposed(code, x, row):
-    """The columns, as vectors, of a block whose rows begin at x and this distance from each other.
+    """The columns of a square block, each as a vector. The pointer x points to its first entry, and
+    `row` is the distance from one of its rows to the next, in entries.
 
     Vector r contains row r at first. For each bit of the row number in turn, two rows whose numbers
     differ only in this bit exchange the entries whose column number differs from the row's in this
@@ -52,5 +54,5 @@ def transposed(code, x, row):
 
 
 def _rows_of_block(code, x, row):
-    """The pointers of the rows of a block, each as the pointer of a vector."""
+    """For each row of the block of `transposed`, a pointer to the row as a vector."""
     return [code.vector_at(code.row(x, r, row)) for r in range(code.length)]

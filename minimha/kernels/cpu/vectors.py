@@ -22,7 +22,7 @@ def fma(typing, a, b, c):
 @intrinsic
 def copy_vector(typing, x, start_x, y, start_y, *factor):
     """Copy a vector, times a factor if there is one, from entry start_x of x to entry start_y of y.
-    The arrays are plain memory."""
+    The entries are counted in memory, whatever the shapes of the arrays."""
 
     def write(code, x, start_x, y, start_y, factor):
         held = code.load(code.vector_at(code.entry(x, start_x)))
@@ -36,7 +36,8 @@ def copy_vector(typing, x, start_x, y, start_y, *factor):
 
 @intrinsic
 def sum_in_vectors(typing, x, count):
-    """The sum of the first entries of x, for a count that is a multiple of VECTORS vectors.
+    """The sum of the first `count` entries of x. `count` must be a multiple of the number of
+    entries in VECTORS vectors.
 
     Entry j is added to partial sum j mod n, where n is the number of entries in VECTORS vectors. At
     the end the partial sums are added in pairs. So zeros at the end of x do not change a bit.
