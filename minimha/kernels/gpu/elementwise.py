@@ -31,8 +31,9 @@ def silu(x: Array, times: Array | None = None) -> Any:
 
 
 def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> Any:
-    """The value and its pullback, which saves only x and `times`. The formulas, with c1, c3 and the
-    bound, are in the source."""
+    """The value y = x · g and its pullback, or None for arrays that the kernel does not support.
+    The formulas of g, with c1, c3 and the bound, are in elementwise.cu. If `times` is given, y is
+    multiplied by it. Only x and `times` are saved."""
     given = () if times is None else (times,)
     if not cuda.are_reals(x, *given) or any(a.shape != x.shape for a in given):
         return None
@@ -54,8 +55,8 @@ def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> 
 
 @register("dropout", library="cupy")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
-    """The value and the pullback of `functional.dropout`, if keep, the array that says which
-    entries dropout keeps, has the shape of x."""
+    """The value and the pullback of `functional.dropout`, or None unless `keep`, the boolean array
+    that says which entries dropout keeps, has the shape of x."""
     if not cuda.are_reals(x) or type(p) is not float or not 0 <= p < 1:
         return None
     if type(keep) is not type(x) or not backend.is_boolean(keep) or keep.shape != x.shape:

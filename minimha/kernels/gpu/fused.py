@@ -37,7 +37,7 @@ obstacle = obstacle_to_fused
 
 
 def laid_out(x: Arguments) -> Arguments:
-    """The arguments in the form that `forward` and `backward` take."""
+    """The arguments that `forward` and `backward` take: x, unchanged."""
     return x
 
 
@@ -61,7 +61,8 @@ def forward(x: Arguments) -> tuple[Array, Array]:
 def backward(
     x: Arguments, out: Array, weights: Array, dout: Array, dlse: None, wanted: Wanted
 ) -> Gradients:
-    """The gradients of the seven inputs of attention."""
+    """The gradients of query, key and value, and of the bias if it is wanted. This implementation
+    supports neither a sink nor a softcap, and takes no array as scale."""
     key, value = x.key, x.value
     if _hides(x):
         key, value = (hide(a, namespace(a).isfinite(a)) for a in (key, value))
@@ -76,8 +77,8 @@ def backward(
 
 
 def _launch(name: str, scores: Array, *arguments: Any) -> None:
-    """Run a kernel on all rows of the scores. The arguments follow the scores; the last one is the
-    number of keys."""
+    """Run the kernel of fused.cu with this name on all rows of the scores (…, S). Its arguments are
+    the scores and then `arguments`."""
     s = scores.shape[-1]
     rows = math.prod(scores.shape[:-1])
     blocks = min(rows, _BLOCKS)
@@ -86,14 +87,15 @@ def _launch(name: str, scores: Array, *arguments: Any) -> None:
 
 
 def _hides(x: Arguments) -> bool:
-    """Whether any pair may be hidden."""
+    """Whether keys may be hidden from queries, by a mask or by a bias of −∞."""
     return x.mask is not None or x.bias is not None
 
 
 def _visible_keys(x: Arguments) -> tuple[Any, Any, Array | None]:
-    """For each query, the first key that it sees and the end of these keys, both (…, H, T), and the
-    array of a mask inside these intervals, or None. Without a mask, null pointers take the place of
-    both intervals."""
+    """start and stop, both (…, H, T), and `inside`: a query sees the keys from its start to its
+    stop (exclusive), except those for which the boolean array `inside` is False. `inside` is None
+    if it sees all of them. Without a mask, start and stop are 0, which kernels receive as null
+    pointers."""
     intervals = masks.key_intervals(x.mask, x.query, x.key)
     if intervals is None:
         return 0, 0, None
@@ -105,9 +107,9 @@ def _visible_keys(x: Arguments) -> tuple[Any, Any, Array | None]:
 
 
 def _strided(a: Array | None, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """An array that broadcasts to (…, H, T, S), and its strides along B, H, T and S in entries. A
-    stride is 0 along an axis that the array shares. For None, all five are 0, and the first is a
-    null pointer."""
+    """Five arguments for a kernel: a, broadcast to the shape (…, H, T, S), and its strides along B,
+    H, T and S, in entries. A stride is 0 along an axis along which a is repeated. For None, all
+    five are 0, and the first is a null pointer."""
     if a is None:
         return (0,) * 5
     a = like_scores(a, shape)

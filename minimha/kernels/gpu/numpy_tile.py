@@ -48,12 +48,13 @@ entry, and the largest number of entries that a tile may have."""
 
 @ExtensionPoint
 def run_elsewhere(grid: Any, arrays: list[np.ndarray], run: Callable[..., None]) -> Any:
-    """An extension point that runs the blocks of a launch in another way. Homework uses it to watch
-    kernels.
+    """An extension point: what replaces it runs the blocks of a launch in this module's place.
+    Homework uses it to watch which entries of the arrays a kernel loads and stores.
 
-    run(block, functions, largest) runs a block; the functions are the load and the store of each
-    array, and no tile may have more entries than the largest. Returns the arrays that were changed
-    as pairs [k, array], or None to leave the launch to this module.
+    run(block, functions, largest) runs one block. `functions` has a pair (load, store) for each
+    array, which the kernel then uses; tiles joined to more than `largest` entries are an error.
+    Returns pairs [k, entries], the new entries of arrays[k], or None to let this module run the
+    blocks.
     """
     return None
 
@@ -129,8 +130,12 @@ def cdiv(x: Any, y: Any) -> Any:
 
 
 def _region(array: Any, index: Any, shape: Any, order: Any) -> tuple[Any, ...]:
-    """Where a tile lies in an array. Returns the array's axes in the order of the tile, the slices
-    of the array that the tile covers, and the slices of the tile that lie inside the array."""
+    """Where the tile with this index and shape lies in an array. Returns the array's axes in the
+    order of the tile's, the slices of the array that the tile covers, and the slices of the tile
+    that lie inside the array.
+
+    order  of the axes: "C" as in the array, "F" reversed, or a permutation
+    """
     axes = {"C": range(array.ndim), "F": range(array.ndim)[::-1]}.get(order, order)
     view = array.transpose(axes)
     if not len(index) == len(shape) == view.ndim:
@@ -144,9 +149,13 @@ def _region(array: Any, index: Any, shape: Any, order: Any) -> tuple[Any, ...]:
     return axes, inside, tuple(map(slice, view[inside].shape))
 
 
-def _by(record: dict[int, np.ndarray], array: Any, axes: Any, inside: Any) -> np.ndarray:
-    """For each entry of a part of an array, the number of the block that loaded or stored it, from
-    a record of loads or of stores."""
+def _users(record: dict[int, np.ndarray], array: Any, axes: Any, inside: Any) -> np.ndarray:
+    """For each entry of a part of an array, the number of the block that has used it, or `_NOBODY`
+    or `_SEVERAL`: a view that the caller may change.
+
+    record  `_now.loaded` or `_now.stored`
+    axes    with `inside`, the part of the array: see `_region`
+    """
     blocks = record.setdefault(id(array), np.full(array.shape, _NOBODY))
     return blocks.transpose(axes)[inside]
 
@@ -165,9 +174,9 @@ def load(
 
 def _load(array: np.ndarray, index: Any, shape: Any, order: Any, mode: str) -> np.ndarray:
     axes, inside, part = _region(array, index, shape, order)
-    if id(array) in _now.stored and _others(_by(_now.stored, array, axes, inside)):
+    if id(array) in _now.stored and _others(_users(_now.stored, array, axes, inside)):
         raise RuntimeError("a block loads what another block stored: blocks have no order")
-    loaded = _by(_now.loaded, array, axes, inside)
+    loaded = _users(_now.loaded, array, axes, inside)
     loaded[...] = np.where((loaded == _NOBODY) | (loaded == _now.number), _now.number, _SEVERAL)
     fill = _FILL.get(mode, np.nan)
     if mode not in _FILL and array.dtype.kind in "iu":
@@ -185,9 +194,9 @@ def _store(array: np.ndarray, index: Any, tile: Any, order: Any) -> None:
     axes, inside, part = _region(array, index, tile.shape, order)
     if tile.dtype != array.dtype:
         raise TypeError(f"a tile of {tile.dtype} for an array of {array.dtype}: use astype")
-    if id(array) in _now.loaded and _others(_by(_now.loaded, array, axes, inside)):
+    if id(array) in _now.loaded and _others(_users(_now.loaded, array, axes, inside)):
         raise RuntimeError("a block stores what another block loaded: blocks have no order")
-    stored = _by(_now.stored, array, axes, inside)
+    stored = _users(_now.stored, array, axes, inside)
     if (stored != _NOBODY).any():
         raise RuntimeError("two stores to the same place")
     stored[...] = _now.number

@@ -30,7 +30,8 @@ def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> list[tuple[Array, ...]] | None:
     """The next p, m and v for each (p, g, m, v): a parameter, its gradient and its two moments. The
-    formulas are those of `nn.optimisers._adamw`.
+    formulas are those of `nn.optimisers._adamw`. Returns None for arrays that the kernel does not
+    support.
 
     m and v belong to the optimiser, so they change in place. p does not, since a pullback may have
     saved it.
@@ -46,7 +47,8 @@ def adamw(
 
 @register("square_of_norm", library="cupy")
 def square_of_norm(gs: Sequence[Array]) -> Array | None:
-    """The sum of the squares of all entries of all gradients."""
+    """The sum of the squares of all entries of all gradients, an array without axes; None for
+    arrays that the kernel does not support."""
     if not _supported(gs):
         return None
     gs = [cuda.contiguous(g) for g in gs]
@@ -63,7 +65,8 @@ def square_of_norm(gs: Sequence[Array]) -> Array | None:
 
 @register("clipped", library="cupy")
 def clipped(gs: Sequence[Array], square: Array, largest: float) -> Any:
-    """The norm of all gradients together, and the gradients times min(1, largest / (norm + 1e-6)).
+    """The norm of all gradients together, and the gradients times min(1, largest / (norm + 1e-6));
+    None for arrays that the kernel does not support.
 
     square   the square of the norm, an array without axes
     largest  the largest norm to allow
@@ -94,16 +97,17 @@ def _blocks(x: Array) -> int:
 
 
 def _in_parts(arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Cut each list of arrays into parts, each with as many parameters as a launch can take, and
-    yield them as dictionaries like the given one."""
+    """Divide the parameters into parts that one launch can take, and yield for each part a
+    dictionary of lists, such as {"p": its parameters, "g": their gradients}."""
     count = len(next(iter(arrays.values())))
     for k in range(0, count, _MOST):
         yield {name: xs[k : k + _MOST] for name, xs in arrays.items()}
 
 
 def _launch(name: str, arrays: dict[str, Any], *arguments: Any) -> None:
-    """Launch a kernel for all parameters. `arrays` has a list for each field of `Parameter` in the
-    source that the kernel uses."""
+    """Launch a kernel of optimiser.cu for all parameters. `arrays` has a list of arrays, one for
+    each parameter, for each of "p", "g", "m", "v" and "next" (see `Parameter` there) that the
+    kernel uses."""
     for some in _in_parts(arrays):
         xs = next(iter(some.values()))
         table = np.zeros(1, _PARAMETERS)

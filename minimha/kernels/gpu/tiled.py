@@ -43,8 +43,8 @@ WIDEST = {2: 256, 4: 128, 8: 128}
 
 
 class TileSizes(NamedTuple):
-    """The sizes of a kernel's tiles, each as (queries, keys). The field to use depends on the GPU's
-    compute capability."""
+    """The sizes of a kernel's tiles, each as (queries, keys), one of which `tile_sizes` chooses: by
+    the GPU's compute capability, the number of queries and the arguments of attention."""
 
     large: tuple[int, int]  # 9.0 and later
     small: tuple[int, int]  # 9.0 and later, for few queries or with optional arguments
@@ -104,7 +104,8 @@ def _up(n: int) -> int:
 
 
 class Runner(NamedTuple):
-    """What runs the kernels: their module, the function that launches one, and its stream."""
+    """What runs the kernels: their module, the function that launches one, and the stream of the
+    GPU in which it runs (None for NumPy)."""
 
     kernels: Any
     launch: Callable[..., None]  # (stream, grid, kernel, arguments)
@@ -130,7 +131,8 @@ def _on_gpu() -> Runner:
 
 
 def runner_of(x: Array) -> Runner:
-    """The runner for the library of this array."""
+    """The runner for the library of this array: `on_numpy` for NumPy, or else cuTile's for a
+    GPU."""
     return on_numpy() if isinstance(x, backend.HostArray) else _on_gpu()
 
 
@@ -140,7 +142,7 @@ def capability_of(x: Array) -> int:
 
 
 def obstacle(x: Arguments) -> str | None:
-    """The reason why the kernels cannot compute these arguments, or None."""
+    """The reason why the kernels cannot compute attention of x, or None if they can."""
     if not isinstance(x.query, backend.HostArray) and (why := machine_obstacle()):
         return why
     widest = WIDEST[x.query.dtype.itemsize]
@@ -151,7 +153,8 @@ def obstacle(x: Arguments) -> str | None:
 
 @functools.cache
 def machine_obstacle() -> str | None:
-    """The reason why tiles cannot run on this machine's GPU, or None. The first call logs it."""
+    """The reason why tiles cannot run on this machine's GPU, or None if they can. The first call
+    logs the reason."""
     why = _machine_obstacle()
     if why:
         _log.warning("minimha: attention on this GPU runs without tiles: %s", why)
@@ -178,7 +181,8 @@ def _machine_obstacle() -> str | None:
 
 
 class Intervals:
-    """The keys that each query sees: start up to stop, exclusive, both (B, H, T).
+    """An interval of keys for each query: it sees keys from its start to its stop (exclusive) only.
+    start and stop are (B, H, T).
 
     keys  S, the number of keys
     """
@@ -190,12 +194,13 @@ class Intervals:
         self._seeing: dict[tuple[int, int], Array] = {}
 
     def seeing(self, m: int, n: int) -> Array:
-        """For each tile of n keys, which tiles of m queries see them: (B, H, tiles of keys, 4).
+        """For each tile of n keys, two ranges of tiles of m queries: (B, H, tiles of keys, 4).
 
-        The four numbers are first, whole, rest, last, and the ends of both ranges are exclusive:
+        The four numbers are first, whole, rest, last, as in `Range` of tiles.py. rest and last are
+        exclusive ends, and the second range is empty if rest ≤ whole:
 
-            first to last  some queries of these tiles see some of the keys
-            whole to rest  all queries of these tiles see all of the keys
+            first to last  the tiles in which some query sees some of the keys
+            whole to rest  the tiles in which every query sees all of the keys
         """
         if (m, n) not in self._seeing:
             self._seeing[m, n] = self._seeing_tiles(m, n)
@@ -232,8 +237,8 @@ class Intervals:
 
 
 class TileArguments(NamedTuple):
-    """The arguments of attention in the kernels' order. Arrays that are not given have one entry,
-    which no kernel reads."""
+    """The arguments of attention, in the kernels' order. In place of an array that is not given,
+    there is one with a single entry, which no kernel reads."""
 
     query: Array  # (B, H, T, D)
     key: Array  # (B, G, S, D)
@@ -254,7 +259,7 @@ class TileArguments(NamedTuple):
 
     @classmethod
     def of(cls, x: Arguments) -> TileArguments:
-        """Make the arguments of the kernels from arguments that were checked, and for which
+        """Make the arguments of the kernels from checked arguments of attention, for which
         `obstacle` returned None."""
         xp = namespace(x.query)
         shape = x.shape
@@ -323,7 +328,8 @@ laid_out = TileArguments.of
 
 
 def forward(x: TileArguments, runner: Runner | None = None) -> tuple[Array, Array]:
-    """The output (…, H, T, Dv), with the leading axes of the query, and lse (B, H, T).
+    """The output (…, H, T, Dv), with the leading axes of the query, and lse (B, H, T), the
+    log-sum-exp of each query's scores.
 
     runner  what runs the kernels, by default `runner_of` the query
     """
@@ -350,12 +356,13 @@ def backward(
     wanted: Wanted,
     runner: Runner | None = None,
 ) -> Gradients:
-    """The gradients of the seven inputs of attention; None where there is none.
+    """The gradients of the inputs of attention; None for scale and softcap, which are numbers here,
+    and for a bias or sink whose gradient is not wanted.
 
     out, dout  (…, H, T, Dv)
     lse        (B, H, T), as `forward` returns it
-    dlse       its gradient, with as many entries, or None
-    wanted     which of the seven gradients to return; those of query, key and value always are
+    dlse       the gradient of lse, with as many entries; None if nothing depends on lse
+    wanted     which gradients to return; those of query, key and value are returned in any case
     """
     kernels, launch, stream = runner or runner_of(x.query)
     xp = namespace(out)
@@ -409,8 +416,9 @@ def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Arra
 
 
 def _kept(x: Arguments) -> Array:
-    """What the kernels read to know which pairs dropout keeps: an array (B, H, T, S) or, for a
-    draw, its seed and its threshold, in an array on the device."""
+    """Which weights dropout keeps, as the kernels read it: a boolean array (B, H, T, S). For a
+    `Draw`, which stores them as a seed, it is an array (1, 1, 1, 2) of its seed and threshold, on
+    the device."""
     if not isinstance(x.keep, Draw):
         return like_scores(x.keep, x.shape)
     xp = namespace(x.query)
@@ -419,8 +427,8 @@ def _kept(x: Arguments) -> Array:
 
 
 def _visible_keys(x: Arguments) -> tuple[Intervals, Array | None]:
-    """The interval of keys that each query sees, and the array of a mask inside the intervals,
-    which broadcasts to (…, H, T, S), or None if the intervals say everything."""
+    """An interval of keys for each query, and a boolean array that says which keys of its interval
+    the query sees, which broadcasts to (…, H, T, S); None if each query sees its whole interval."""
     # A subclass of Band may hide more than an interval says.
     if x.mask is None or type(x.mask) is Band:
         return _intervals_of_band(x), None
@@ -436,8 +444,8 @@ _MOST_BANDS = 32
 
 
 def _intervals_of_band(x: Arguments) -> Intervals:
-    """The interval of keys that each query sees under a band, or without a mask, on the device of
-    the query."""
+    """The interval of keys that each query sees, on the device of the query, if the mask is a
+    `Band` (such as a causal mask or a sliding window) or None."""
     which = x.mask, x.shape, backend.place(x.query)
     found = _bands.get(which)
     if found is None:
