@@ -495,3 +495,13 @@ except mh.GradcheckError:
     assert "minimha.diagnosis" in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("last_bits", [0, 1e-9, -1e-9])
+def test_of_entries_that_are_equally_wrong_the_first_is_the_worst_whatever_their_last_bits(
+    last_bits,
+):
+    x = np.array([0.5, 1.5, 2.5])
+    wrong = np.array([1.0, 1.0 + last_bits, 1.0 - last_bits])
+    with pytest.raises(mh.GradcheckError, match=r"worst entry  \[0\]"):
+        mh.gradcheck(lambda x: (x + 0, lambda dy: (dy + wrong,)), x)

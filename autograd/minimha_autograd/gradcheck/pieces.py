@@ -125,9 +125,9 @@ class Pieces:
         del self._largest, self.tolerance, self._sharp, self.varying
 
     def _exchanged(self, i: int, seen: np.ndarray) -> np.ndarray:
-        """A copy of a random ray on which entry i changes places with the entry whose gradient on
-        this ray is most unusual: farthest from its median over all rays. `seen` are the gradients
-        along the rays."""
+        """A new direction in which to look for a piece: a copy of a random ray, in which entry i is
+        exchanged with the entry whose gradient along that ray is farthest from its median over all
+        rays. `seen` are the gradients along the rays."""
         k = int(self._rng.integers(len(seen)))
         j = int(abs(seen[k] - np.median(seen, axis=0)).argmax())
         ray = self.rays[k].copy()

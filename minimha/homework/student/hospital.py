@@ -185,8 +185,8 @@ class Patient(GPT):
 
 @functools.cache
 def _ward(student: str) -> tuple[tuple[int, int, int], tuple[str, ...]]:
-    """Return the sizes V, T and M of a student's patients, and a tuple with the cause of each
-    patient, that of patient 1 first."""
+    """The GPTs of a student that do not learn, the patients: their vocabulary V, context T and
+    width M, and for each patient, from patient 1 on, the mistake that was built into it."""
     rng = np.random.default_rng([10, *student.encode()])
     sizes = int(rng.integers(11, 18)), int(rng.integers(9, 14)), 8 * int(rng.integers(3, 5))
     return sizes, tuple(map(str, rng.permutation(CAUSES)))
