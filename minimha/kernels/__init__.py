@@ -30,8 +30,8 @@ warn_once = functools.cache(logging.getLogger("minimha").warning)
 def unavailable(*others: str) -> str | None:
     """The reason why compiled kernels cannot be used, or None if they can.
 
-    others  packages, such as "scipy", that the kernels need besides Numba. The first call with
-            these packages imports them and Numba
+    others  packages that the kernels need in addition to Numba, such as "scipy". The first call for
+            these packages imports them, and Numba
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in {"", "0"}:
         return "NUMBA_DISABLE_JIT is set"

@@ -229,7 +229,7 @@ def ranks(sigma: Array, matrices: Array) -> list[int]:
 
 def rounding(sigma: Array, matrices: Array) -> Array:
     """For each of H matrices with the singular values sigma (H, N), a limit (H, 1): a singular
-    value below it may be a mere rounding error."""
+    value up to this limit may be a mere rounding error."""
     eps = float(backend.finfo(matrices).eps)
     largest = sigma[:, :1]  # (H, 1)
     return max(matrices.shape) * eps * largest

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .error import GradcheckError
-from .text import labelled, listed, place, ratio, text_table, type_name
+from .text import first_largest, labelled, listed, place, ratio, text_table, type_name
 
 if TYPE_CHECKING:
     from .report import Report
 
 __all__ = [
-    "GradcheckError", "gradcheck", "labelled", "listed", "place", "ratio", "text_table",
-    "type_name",
+    "GradcheckError", "first_largest", "gradcheck", "labelled", "listed", "place", "ratio",
+    "text_table", "type_name",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # pytest shows the user's lines

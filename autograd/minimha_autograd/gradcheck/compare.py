@@ -26,6 +26,7 @@ from .numeric import (
     scales,
     slopes,
 )
+from .text import first_largest
 
 METHODS = ("auto", *BOUNDS, "adjoint")
 DIRECTIONS = 4  # of "adjoint"
@@ -107,9 +108,7 @@ def compared(
 
     # The worst entry exceeds its own limit by most. A NaN is worse than any number.
     excess = np.where(np.isnan(deviation), np.inf, deviation - limit)
-    # Of entries that differ by rounding alone, it is the first: then every CPU names the same one.
-    tied = np.isclose(excess, excess.max(), rtol=1e-6, atol=0, equal_nan=True)
-    worst = int(np.argmax(tied))
+    (worst,) = first_largest(excess)
     error = float(deviation[worst] / unit)
     allowed = float(limit[worst] / unit)
 
@@ -491,7 +490,7 @@ class Target:
         if kinks is not None and still.any():
             note = kinks.note
             off = np.where(still, abs(self.gradient - kinks.fitting), 0)
-            k = np.unravel_index(np.argmax(off), off.shape)
+            k = first_largest(off)
             found.append((self.gradient[k], kinks.fitting[k], kinks.tolerance[k]))
 
         yours, numeric, noises = np.array(found).T  # (DIRECTIONS,) each, one more with kinks

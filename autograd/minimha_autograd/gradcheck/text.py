@@ -52,6 +52,16 @@ def place(index: tuple[int, ...], axes: Sequence[str] | None) -> str:
     return f"{list(index)}  ({', '.join(axes)})" if axes else str(list(index))
 
 
+def first_largest(x: np.ndarray) -> tuple[int, ...]:
+    """The index of the largest entry of x, which must have one; NaN is larger than any number.
+
+    Of entries that differ by rounding alone it is the first: then every CPU names the same one.
+    """
+    tied = np.isclose(x, x.max(), rtol=1e-6, atol=0, equal_nan=True)
+    k = np.unravel_index(np.argmax(tied), x.shape)
+    return tuple(map(int, k))
+
+
 def ratio(yours: np.ndarray, right: np.ndarray, worst: tuple[int, ...]) -> str:
     """The ratio of your worst entry to the right one, and whether it is the same in every entry:
     the most informative fact about wrong numbers."""

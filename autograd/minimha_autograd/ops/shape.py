@@ -198,7 +198,7 @@ def split(
     # Indices may count from the end, or lie beyond it, as in a slice.
     sections = tuple(slice(k).indices(n)[1] for k in sections)
     if list(sections) != sorted(sections):
-        raise ValueError(f"the indices {sections} must increase")
+        raise ValueError(f"the indices {sections} must not decrease")
 
     ends = (0, *sections, n)
     parts = _cut(x, ends, axis)

@@ -90,9 +90,9 @@ def _rows(probe: Probe) -> Iterator[tuple[Intermediate, np.ndarray]]:
 
 
 def _sees_more(probe: Probe, step: Intermediate) -> bool:
-    """Whether most queries of an attention layer may attend to several keys. The weights alone do
-    not tell, since a saturated softmax rounds some to 0: so the layer runs again with weight
-    matrices and scores so small that every visible key gets a weight."""
+    """Whether most queries of an attention layer may attend to several keys. The weights
+    cannot tell, because a saturated softmax rounds some of them to 0. So the layer is run again
+    with smaller weight matrices, hence smaller scores: then every visible key has a weight."""
     small = {n: (1e-3 * x).astype(x.dtype) for n, x in probe.weights().items() if x.ndim > 1}
     with probe.holding(small):
         again = probe.attention(probe.inputs[:1])

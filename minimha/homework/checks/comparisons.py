@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minimha_autograd import gradcheck
-from minimha_autograd.gradcheck import labelled, place, ratio, type_name
+from minimha_autograd.gradcheck import first_largest, labelled, place, ratio, type_name
 
 from ...diagnosis.closeness import is_close
 from ...diagnosis.explanation import AXES
@@ -97,7 +97,7 @@ def _facts(
 
     # A NaN where a number is expected is the worst error of all.
     off = np.where(fine, -1.0, np.nan_to_num(abs(a - b), nan=np.inf))
-    worst = tuple(map(int, np.unravel_index(np.argmax(off), off.shape)))
+    worst = first_largest(off)
     facts = [("worst entry", place(worst, labels))]
     facts += zip(("yours", "expected"), _entries(yours[worst], expected[worst]), strict=True)
     if yours.dtype.kind == "f" and b[worst] and np.isfinite(a).all():

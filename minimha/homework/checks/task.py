@@ -54,8 +54,8 @@ class Task:
     edition for students, which has no solutions, a call returns the recorded result of the
     solution.
 
-    `task` documents the attributes. Besides, `checks` are in the order in which they run, and
-    `mistakes` in the order in which they are compared with a wrong answer.
+    `task` documents the attributes. `checks` are listed in the order in which they run, `mistakes`
+    in the order in which a wrong answer is compared with them.
     """
 
     def __init__(

@@ -120,3 +120,10 @@ def test_an_operation_is_compared_with_the_right_one_on_large_inputs_too(yours, 
     same_operation(twice, twice, x, large=[large])
     with pytest.raises(AssertionError, match=re.escape(says)):
         same_operation(yours, twice, x, large=[large])
+
+
+@pytest.mark.parametrize("last_bits", [0, 1e-9, -1e-9])
+def test_of_entries_that_are_equally_wrong_the_first_is_named(last_bits):
+    yours = [1.0, 2.0 + last_bits, 3.0 - last_bits]
+    text = shown(yours, [0.0, 1.0, 2.0], "key")
+    assert re.search(r"worst entry  \[0\]  \(key\)", text)
