@@ -26,7 +26,8 @@ def causal(*, offset: int | None = None, align: str | None = None) -> Mask:
     align="bottom-right" (S − T: they end together). Without it, raises a ValueError that names all
     three.
     """
-    return Band("causal", None, 0, checked("causal", offset, align), align)
+    offset = checked("causal", offset, align)
+    return Band("causal", left=None, right=0, offset=offset, align=align)
 
 
 def sliding_window(
@@ -42,7 +43,8 @@ def sliding_window(
         left = integer(left, f"{name}: left", least=0)
     if right is not None:
         right = integer(right, f"{name}: right", least=0)
-    return Band(name, left, right, checked(name, offset, align), align)
+    offset = checked(name, offset, align)
+    return Band(name, left, right, offset, align)
 
 
 def padding(lengths: Array | Sequence[int]) -> Mask:
@@ -387,7 +389,8 @@ def _fitting(
     expected = (*scores.batch, *positions)
     if tuple(x.shape) != expected:
         what = f"not {meaning}" if positions else f"{meaning} is"
-        raise ValueError(f"{mask!r}: {name} has shape {tuple(x.shape)}, {what} {expected}")
+        shape = tuple(x.shape)
+        raise ValueError(f"{mask!r}: {name} has shape {shape}, {what} {expected}")
     return x
 
 

@@ -48,15 +48,24 @@ ZERO = ct.PaddingMode.ZERO
 # cuTile knows frozen dataclasses, but no named tuples. And it compiles a return inside an `if` to a
 # loop that ends at once, so a function here returns at its end.
 @dataclass(frozen=True)
-class Pairs:
-    """A tile of pairs of a query and a key: its indices in an array (B, H, T, S), and its shape."""
+class Span:
+    """Consecutive queries or keys, as many as a tile has: those of tile i in head h of sequence b.
 
-    b: int  # batch
-    h: int  # head
-    i: int  # index of the tile of queries
-    j: int  # index of the tile of keys
-    M: int  # queries
-    N: int  # keys
+    They are the positions i · size … (i + 1) · size − 1 along the third axis of an array.
+    """
+
+    b: int
+    h: int
+    i: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A tile of pairs of a query and a key."""
+
+    queries: Span
+    keys: Span
     flip: bool  # whether its shape is (N, M) instead of (M, N)
 
 
@@ -72,55 +81,88 @@ class Range:
     last: int
 
 
-def rows(x, b, h, i, height, width):
-    """Load `height` rows of x[b, h], from row i · height on: a tile (height, width)."""
-    tile = ct.load(x, (b, h, i, 0), (1, 1, height, width), padding_mode=ZERO)
-    return tile.reshape((height, width))
+def positions(span):
+    """The positions of the queries or keys of a span: a tile (size,)."""
+    return span.i * span.size + ct.arange(span.size, dtype=ct.int32)
 
 
-def columns(x, b, h, i, height, width):
-    """Load the same rows of x[b, h] as `rows`, transposed: a tile (width, height)."""
-    tile = ct.load(x, (b, h, 0, i), (1, 1, width, height), order=(0, 1, 3, 2), padding_mode=ZERO)
-    return tile.reshape((width, height))
+def rows(x, span, width):
+    """Load the rows of x (B, H, T, width) that belong to a span: a tile (size, width)."""
+    index = (span.b, span.h, span.i, 0)
+    tile = ct.load(x, index, (1, 1, span.size, width), padding_mode=ZERO)
+    return tile.reshape((span.size, width))
 
 
-def numbers(x, b, h, i, shape):
-    """Load from x (B, H, T) one number for each of the M queries of tile i, in head h of
-    sequence b. shape is (M, 1) or (1, M)."""
-    m = shape[0] * shape[1]
-    tile = ct.load(x, (b, h, i), (1, 1, m), padding_mode=ZERO)
+def columns(x, span, width):
+    """Load the same rows as `rows`, transposed: a tile (width, size)."""
+    index = (span.b, span.h, 0, span.i)
+    shape = (1, 1, width, span.size)
+    tile = ct.load(x, index, shape, order=(0, 1, 3, 2), padding_mode=ZERO)
+    return tile.reshape((width, span.size))
+
+
+def numbers(x, span, shape):
+    """Load from x (B, H, T) one number for each position of a span, as a tile of the given shape,
+    (size, 1) or (1, size)."""
+    index = (span.b, span.h, span.i)
+    tile = ct.load(x, index, (1, 1, span.size), padding_mode=ZERO)
     return tile.reshape(shape)
+
+
+def store_rows(x, span, tile):
+    """Store a tile (size, width) where `rows` would load it."""
+    shape = (1, 1, span.size, tile.shape[1])
+    tile = tile.astype(x.dtype)
+    ct.store(x, (span.b, span.h, span.i, 0), tile.reshape(shape))
+
+
+def store_numbers(x, span, tile):
+    """Store a tile (size, 1) where `numbers` would load it."""
+    ct.store(x, (span.b, span.h, span.i), tile.reshape((1, 1, span.size)))
 
 
 def entries(x, at):
     """Load one entry of x (B, H, T, S) for each pair of the tile `at`."""
+    queries = at.queries
+    keys = at.keys
     if at.flip:
-        index = (at.b, at.h, at.j, at.i)
-        shape = (1, 1, at.N, at.M)
+        index = (queries.b, queries.h, keys.i, queries.i)
+        shape = (1, 1, keys.size, queries.size)
         tile = ct.load(x, index, shape, order=(0, 1, 3, 2), padding_mode=ZERO)
-        tile = tile.reshape((at.N, at.M))
+        tile = tile.reshape((keys.size, queries.size))
     else:
-        index = (at.b, at.h, at.i, at.j)
-        shape = (1, 1, at.M, at.N)
+        index = (queries.b, queries.h, queries.i, keys.i)
+        shape = (1, 1, queries.size, keys.size)
         tile = ct.load(x, index, shape, padding_mode=ZERO)
-        tile = tile.reshape((at.M, at.N))
+        tile = tile.reshape((queries.size, keys.size))
     return tile
+
+
+def store_entries(x, at, tile):
+    """Store a tile (M, N) where `entries` would load it."""
+    queries = at.queries
+    keys = at.keys
+    index = (queries.b, queries.h, queries.i, keys.i)
+    shape = (1, 1, queries.size, keys.size)
+    tile = tile.astype(x.dtype)
+    # tileiras 13.4 cannot compile this store by TMA for every tile on Blackwell.
+    ct.store(x, index, tile.reshape(shape), allow_tma=False)
 
 
 def of_queries(x, at):
     """Reshape M numbers, one for each query, so that they broadcast to the pairs of the tile
     `at`."""
-    shape = (at.M, 1)
+    shape = (at.queries.size, 1)
     if at.flip:
-        shape = (1, at.M)
+        shape = (1, at.queries.size)
     return x.reshape(shape)
 
 
 def of_keys(x, at):
     """Reshape N numbers, one for each key, so that they broadcast to the pairs of the tile `at`."""
-    shape = (1, at.N)
+    shape = (1, at.keys.size)
     if at.flip:
-        shape = (at.N, 1)
+        shape = (at.keys.size, 1)
     return x.reshape(shape)
 
 
@@ -149,29 +191,29 @@ def ordered(first, whole, rest, last, only_edges):
     return Range(first, whole, rest, last)
 
 
-def tiles_of_keys(begin, end, i, queries, keys, M, N, only_edges):
-    """The `Range` of tiles of N keys that the M queries of tile i see. Each query sees the keys
-    begin … end − 1, with begin and end (M, 1); `queries` is T, and `keys` is S."""
+def tiles_of_keys(begin, end, queries, T, S, N, only_edges):
+    """The `Range` of tiles of N keys that a span of M queries sees. Each query sees the keys
+    begin … end − 1, with begin and end (M, 1)."""
     # A query without keys must not extend the range.
     sees = begin < end  # (M, 1)
-    first = ct.min(ct.where(sees, begin, keys)) // N
+    first = ct.min(ct.where(sees, begin, S)) // N
     last = ct.cdiv(ct.max(ct.where(sees, end, 0)), N)
 
     # Rows of the tile beyond the last query are never stored, so nothing must be hidden from them.
-    query = i * M + ct.arange(M, dtype=ct.int32)
-    query = query.reshape((M, 1))
+    query = positions(queries).reshape(begin.shape)  # (M, 1)
     whole = ct.cdiv(ct.max(begin), N)
-    rest = ct.min(ct.where(query < queries, end, keys)) // N
+    rest = ct.min(ct.where(query < T, end, S)) // N
     return ordered(first, whole, rest, last, only_edges)
 
 
 def tiles_of_queries(seeing, b, h, j, only_edges):
     """The `Range` of tiles of queries that see the keys of tile j. The host has computed its four
     numbers: they are seeing[b, h, j]."""
-    first = ct.load(seeing, (b, h, j, 0), (1, 1, 1, 1)).item()
-    whole = ct.load(seeing, (b, h, j, 1), (1, 1, 1, 1)).item()
-    rest = ct.load(seeing, (b, h, j, 2), (1, 1, 1, 1)).item()
-    last = ct.load(seeing, (b, h, j, 3), (1, 1, 1, 1)).item()
+    one = (1, 1, 1, 1)
+    first = ct.load(seeing, (b, h, j, 0), one).item()
+    whole = ct.load(seeing, (b, h, j, 1), one).item()
+    rest = ct.load(seeing, (b, h, j, 2), one).item()
+    last = ct.load(seeing, (b, h, j, 3), one).item()
     return ordered(first, whole, rest, last, only_edges)
 
 
@@ -243,11 +285,26 @@ def scores_of(raw, scale, softcap, added, biased):
     return scores, slope
 
 
+def online(scores, peak):
+    """A step of the online softmax with a tile of scores (M, N). peak (M, 1) is the largest score
+    of each query so far.
+
+    Returns the new peak, exp(scores − new peak), and exp(old peak − new peak), which is the factor
+    of all exponentials so far.
+    """
+    highest = ct.max(scores, axis=1, keepdims=True)  # (M, 1)
+    new = ct.maximum(peak, highest)
+    # Without a key so far, −∞ is not subtracted: −∞ − (−∞) is NaN.
+    base = ct.where(new == -math.inf, 0.0, new)
+    p = exp2(scores - base)  # (M, N)
+    shrink = exp2(peak - base)  # (M, 1)
+    return new, p, shrink
+
+
 def visible(begin, end, inside, masked, added, biased, at):
     """Whether the query of each pair of the tile `at` may attend to the key: begin ≤ key < end,
     `inside` (if masked) is True, and the bias `added` (if biased) is not −∞."""
-    key = at.j * at.N + ct.arange(at.N, dtype=ct.int32)  # (N,)
-    key = of_keys(key, at)
+    key = of_keys(positions(at.keys), at)
     seen = (begin <= key) & (key < end)  # (M, N), or (N, M) if flipped
     if masked:
         seen = seen & entries(inside, at)
@@ -270,12 +327,10 @@ def kept(keep, counted, heads, at):
     computed from the seed and the threshold in keep. heads is H."""
     if counted:
         # Head, query and key are mixed in one after another: each pair has bits of its own.
-        head = ct.full((1, 1), at.b * heads + at.h, ct.int32)
+        head = ct.full((1, 1), at.queries.b * heads + at.queries.h, ct.int32)
         head = head.astype(ct.uint32)
-        query = at.i * at.M + ct.arange(at.M, dtype=ct.int32)  # (M,)
-        query = query.astype(ct.uint32)
-        key = at.j * at.N + ct.arange(at.N, dtype=ct.int32)  # (N,)
-        key = key.astype(ct.uint32)
+        query = positions(at.queries).astype(ct.uint32)  # (M,)
+        key = positions(at.keys).astype(ct.uint32)  # (N,)
         seed = ct.load(keep, (0, 0, 0, 0), (1, 1, 1, 1))
         bits = mixed(seed.reshape((1, 1)) + head)
         bits = mixed(bits + of_queries(query, at))
@@ -289,16 +344,21 @@ def kept(keep, counted, heads, at):
     return keeps
 
 
+def is_finite(x):
+    """Whether each entry of x is neither NaN nor infinite."""
+    return x * 0.0 == 0.0
+
+
 def finite(x):
     """x with zeros in place of NaN and infinity."""
-    return ct.where(x * 0.0 == 0.0, x, 0.0)
+    return ct.where(is_finite(x), x, 0.0)
 
 
 def sees_odd(seen, x, dtype):
     """For each query and each column of x (N, columns), whether the query sees a key for which this
     column holds NaN or infinity: (M, columns). seen (M, N) says which keys each query sees."""
     # The product counts the odd entries that each query sees.
-    odd = ct.where(x * 0.0 == 0.0, 0.0, 1.0)  # (N, columns)
+    odd = ct.where(is_finite(x), 0.0, 1.0)  # (N, columns)
     odd = odd.astype(x.dtype)
     zero = ct.full((seen.shape[0], x.shape[1]), 0.0, dtype)
     sees = ct.where(seen, 1.0, 0.0)  # (M, N)
@@ -306,12 +366,10 @@ def sees_odd(seen, x, dtype):
     return counts > 0.0
 
 
-def spoilt(x, dtype, shape):
-    """For each row of x, 0 if all its entries are finite, else NaN: one number for each query, as a
-    tile of the given shape."""
+def spoilt(x, dtype):
+    """For each row of x, 0 if all its entries are finite, else NaN: a tile (M, 1)."""
     nothing = x.astype(dtype) * 0.0
-    total = ct.sum(nothing, axis=1)
-    return total.reshape(shape)
+    return ct.sum(nothing, axis=1, keepdims=True)
 
 
 @ct.kernel(num_worker_warps=8)
@@ -348,44 +406,42 @@ def forward(
     h = ct.bid(1)
     b = ct.bid(2)
     g = h // (q.shape[1] // k.shape[1])
+    dtype = lse.dtype
 
-    query = rows(q, b, h, i, M, D)  # (M, D)
-    begin = numbers(start, b, h, i, (M, 1))
-    end = numbers(stop, b, h, i, (M, 1))
+    queries = Span(b, h, i, M)
+    query = rows(q, queries, D)  # (M, D)
+    begin = numbers(start, queries, (M, 1))
+    end = numbers(stop, queries, (M, 1))
 
-    peak = ct.full((M, 1), -math.inf, lse.dtype)
-    total = ct.full((M, 1), 0.0, lse.dtype)
-    acc = ct.full((M, V), 0.0, lse.dtype)
+    peak = ct.full((M, 1), -math.inf, dtype)
+    total = ct.full((M, 1), 0.0, dtype)
+    acc = ct.full((M, V), 0.0, dtype)
     if sunk:
         # A sink is a score without a key, so the sum so far is exp(sink − peak) = 1.
         score = ct.load(sink, (b, h), (1, 1))
-        score = score.astype(lse.dtype) * LOG2_E
+        score = score.astype(dtype) * LOG2_E
         peak = ct.maximum(peak, score)
         total = ct.where(peak > -math.inf, 1.0, total)
 
     only_edges = all_edges(masked, biased, dropped, counted)
-    tiles = tiles_of_keys(begin, end, i, q.shape[2], k.shape[2], M, N, only_edges)
+    tiles = tiles_of_keys(begin, end, queries, q.shape[2], k.shape[2], N, only_edges)
     for edge in ct.static_iter(parts(only_edges)):
         for n in range(count(tiles, edge)):
             j = number(tiles, edge, n)
-            at = Pairs(b, h, i, j, M, N, False)
-            value = rows(v, b, g, j, N, V)  # (N, V)
-            key_t = columns(k, b, g, j, N, D)  # (D, N)
-            zero = ct.full((M, N), 0.0, lse.dtype)
+            keys = Span(b, g, j, N)
+            at = Pairs(queries, keys, False)
+            value = rows(v, keys, V)  # (N, V)
+            key_t = columns(k, keys, D)  # (D, N)
+            zero = ct.full((M, N), 0.0, dtype)
             raw = product(query, key_t, zero, tf32)  # (M, N)
-            added = biases(bias, biased, at, lse.dtype)
+            added = biases(bias, biased, at, dtype)
             scores, _ = scores_of(raw, scale, softcap, added, biased)  # (M, N)
             if edge:
                 seen = visible(begin, end, inside, masked, added, biased, at)
                 scores = ct.where(seen, scores, -math.inf)
 
-            # The online softmax: the sums so far are rescaled to the new peak.
-            highest = ct.max(scores, axis=1, keepdims=True)  # (M, 1)
-            new = ct.maximum(peak, highest)
-            base = ct.where(new == -math.inf, 0.0, new)  # no key seen so far
-            p = exp2(scores - base)  # (M, N)
-            shrink = exp2(peak - base)  # (M, 1)
-            peak = new
+            # The sums so far shrink, since the new peak is subtracted from their scores as well.
+            peak, p, shrink = online(scores, peak)  # (M, 1), (M, N), (M, 1)
             total = total * shrink + ct.sum(p, axis=1, keepdims=True)
 
             # Dropout comes after the sum, since it drops weights, not scores.
@@ -402,8 +458,8 @@ def forward(
     empty = total == 0.0
     acc = acc / ct.where(empty, 1.0, total)
     logs = ct.where(empty, math.inf, peak * LN_2 + ct.log(total))
-    ct.store(out, (b, h, i, 0), acc.astype(out.dtype).reshape((1, 1, M, V)))
-    ct.store(lse, (b, h, i), logs.reshape((1, 1, M)))
+    store_rows(out, queries, acc)
+    store_numbers(lse, queries, logs)
 
 
 @ct.kernel(num_worker_warps=8)
@@ -448,37 +504,40 @@ def backward_query(
     h = ct.bid(1)
     b = ct.bid(2)
     g = h // (q.shape[1] // k.shape[1])
+    dtype = lse.dtype
 
-    query = rows(q, b, h, i, M, D)  # (M, D)
-    dresult = rows(dout, b, h, i, M, V)  # (M, V)
-    begin = numbers(start, b, h, i, (M, 1))
-    end = numbers(stop, b, h, i, (M, 1))
-    logs = numbers(lse, b, h, i, (M, 1)) * LOG2_E
+    queries = Span(b, h, i, M)
+    query = rows(q, queries, D)  # (M, D)
+    dresult = rows(dout, queries, V)  # (M, V)
+    begin = numbers(start, queries, (M, 1))
+    end = numbers(stop, queries, (M, 1))
+    logs = numbers(lse, queries, (M, 1)) * LOG2_E
 
-    result = rows(out, b, h, i, M, V).astype(lse.dtype)  # (M, V)
-    weighted = result * dresult.astype(lse.dtype)
+    result = rows(out, queries, V).astype(dtype)  # (M, V)
+    weighted = result * dresult.astype(dtype)
     # A query that sees no key has the result 0, and 0 · NaN must not reach the sink.
     weighted = ct.where(result == 0.0, 0.0, weighted)
     mean = ct.sum(weighted, axis=1, keepdims=True)  # (M, 1)
     if has_dlse:
-        mean = mean - numbers(dlse, b, h, i, (M, 1))
-    ct.store(delta, (b, h, i), mean.reshape((1, 1, M)))
-    ct.store(spoils, (b, h, i), spoilt(dresult, lse.dtype, (1, 1, M)))
+        mean = mean - numbers(dlse, queries, (M, 1))
+    store_numbers(delta, queries, mean)
+    store_numbers(spoils, queries, spoilt(dresult, dtype))
 
-    zero = ct.full((M, N), 0.0, lse.dtype)
-    acc = ct.full((M, D), 0.0, lse.dtype)
+    zero = ct.full((M, N), 0.0, dtype)
+    acc = ct.full((M, D), 0.0, dtype)
     only_edges = all_edges(masked, biased, dropped, counted)
-    tiles = tiles_of_keys(begin, end, i, q.shape[2], k.shape[2], M, N, only_edges)
+    tiles = tiles_of_keys(begin, end, queries, q.shape[2], k.shape[2], N, only_edges)
     for edge in ct.static_iter(parts(only_edges)):
         for n in range(count(tiles, edge)):
             j = number(tiles, edge, n)
-            at = Pairs(b, h, i, j, M, N, False)
-            key = rows(k, b, g, j, N, D)  # (N, D)
-            key_t = columns(k, b, g, j, N, D)  # (D, N)
+            keys = Span(b, g, j, N)
+            at = Pairs(queries, keys, False)
+            key = rows(k, keys, D)  # (N, D)
+            key_t = columns(k, keys, D)  # (D, N)
             raw = product(query, key_t, zero, tf32)  # (M, N)
-            added = biases(bias, biased, at, lse.dtype)
+            added = biases(bias, biased, at, dtype)
             scores, slope = scores_of(raw, scale, softcap, added, biased)
-            value_t = columns(v, b, g, j, N, V)  # (V, N)
+            value_t = columns(v, keys, V)  # (V, N)
             dp = product(dresult, value_t, zero, tf32)  # (M, N)
             if dropped:
                 keeps = kept(keep, counted, q.shape[1], at)
@@ -493,12 +552,10 @@ def backward_query(
                 ds = ct.where(seen, ds, 0.0)
                 key = finite(key)
             if wants_bias:
-                # tileiras 13.4 cannot compile this store by TMA for every tile on Blackwell.
-                tile = dcapped.astype(dbias.dtype).reshape((1, 1, M, N))
-                ct.store(dbias, (b, h, i, j), tile, allow_tma=False)
+                store_entries(dbias, at, dcapped)
             acc = product(ds.astype(k.dtype), key, acc, tf32)  # (M, D)
 
-    ct.store(dq, (b, h, i, 0), (acc * scale).astype(dq.dtype).reshape((1, 1, M, D)))
+    store_rows(dq, queries, acc * scale)
 
 
 @ct.kernel(num_worker_warps=8)
@@ -540,29 +597,32 @@ def backward_key(
     g = ct.bid(1)
     b = ct.bid(2)
     group = q.shape[1] // k.shape[1]
+    dtype = lse.dtype
 
-    key = rows(k, b, g, j, N, D)  # (N, D)
-    value = rows(v, b, g, j, N, V)  # (N, V)
-    zero = ct.full((N, M), 0.0, lse.dtype)
-    dkey = ct.full((N, D), 0.0, lse.dtype)
-    dvalue = ct.full((N, V), 0.0, lse.dtype)
+    keys = Span(b, g, j, N)
+    key = rows(k, keys, D)  # (N, D)
+    value = rows(v, keys, V)  # (N, V)
+    zero = ct.full((N, M), 0.0, dtype)
+    dkey = ct.full((N, D), 0.0, dtype)
+    dvalue = ct.full((N, V), 0.0, dtype)
     only_edges = all_edges(masked, biased, dropped, counted)
     for h in range(g * group, (g + 1) * group):
         tiles = tiles_of_queries(seeing, b, h, j, only_edges)
         for edge in ct.static_iter(parts(only_edges)):
             for n in range(count(tiles, edge)):
                 i = number(tiles, edge, n)
-                at = Pairs(b, h, i, j, M, N, True)
-                query = rows(q, b, h, i, M, D)  # (M, D)
-                dresult = rows(dout, b, h, i, M, V)  # (M, V)
-                query_t = columns(q, b, h, i, M, D)  # (D, M)
+                queries = Span(b, h, i, M)
+                at = Pairs(queries, keys, True)
+                query = rows(q, queries, D)  # (M, D)
+                dresult = rows(dout, queries, V)  # (M, V)
+                query_t = columns(q, queries, D)  # (D, M)
                 raw = product(key, query_t, zero, tf32)  # (N, M)
-                added = biases(bias, biased, at, lse.dtype)
+                added = biases(bias, biased, at, dtype)
                 scores, slope = scores_of(raw, scale, softcap, added, biased)
-                dresult_t = columns(dout, b, h, i, M, V)  # (V, M)
+                dresult_t = columns(dout, queries, V)  # (V, M)
                 dp = product(value, dresult_t, zero, tf32)  # (N, M)
 
-                logs = numbers(lse, b, h, i, (1, M)) * LOG2_E
+                logs = numbers(lse, queries, (1, M)) * LOG2_E
                 p = exp2(scores - logs)  # (N, M)
                 weights = p
                 if dropped:
@@ -570,14 +630,14 @@ def backward_key(
                     weights = ct.where(keeps, p * kept_factor, 0.0)
                     dp = ct.where(keeps, dp * kept_factor, 0.0)
 
-                mean = numbers(delta, b, h, i, (1, M))
+                mean = numbers(delta, queries, (1, M))
                 ds = (dp - mean) * p * slope  # (N, M)
                 if edge:
-                    begin = numbers(start, b, h, i, (1, M))
-                    end = numbers(stop, b, h, i, (1, M))
+                    begin = numbers(start, queries, (1, M))
+                    end = numbers(stop, queries, (1, M))
                     seen = visible(begin, end, inside, masked, added, biased, at)
                     # A visible query whose dout is not finite makes dv NaN.
-                    spoil = numbers(spoils, b, h, i, (1, M))
+                    spoil = numbers(spoils, queries, (1, M))
                     weights = ct.where(seen, weights + spoil, 0.0)
                     ds = ct.where(seen, ds, 0.0)
                     dresult = finite(dresult)
@@ -585,5 +645,5 @@ def backward_key(
                 dvalue = product(weights.astype(dout.dtype), dresult, dvalue, tf32)  # (N, V)
                 dkey = product(ds.astype(q.dtype), query, dkey, tf32)  # (N, D)
 
-    ct.store(dk, (b, g, j, 0), (dkey * scale).astype(dk.dtype).reshape((1, 1, N, D)))
-    ct.store(dv, (b, g, j, 0), dvalue.astype(dv.dtype).reshape((1, 1, N, V)))
+    store_rows(dk, keys, dkey * scale)
+    store_rows(dv, keys, dvalue)

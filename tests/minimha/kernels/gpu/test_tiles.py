@@ -59,7 +59,8 @@ def test_missing_keys_make_an_edge_for_blocks_of_queries_only(rng):
     x = tiled.laid_out(Arguments(*(rng.standard_normal((3, 1, 1, 50, 4)))))
     kernels = tiled.on_numpy().kernels
     begin, end = np.zeros((16, 1), int), np.full((16, 1), 50)
-    of_keys = kernels.tiles_of_keys(begin, end, 0, 50, 50, 16, 16, False)
+    queries = kernels.Span(0, 0, 0, 16)
+    of_keys = kernels.tiles_of_keys(begin, end, queries, 50, 50, 16, False)
     ends = of_keys.first, of_keys.whole, of_keys.rest, of_keys.last
     assert [int(n) for n in ends] == [0, 0, 3, 4]
     assert x.intervals.seeing(16, 16).tolist() == [[4 * [[0, 0, 4, 4]]]]
