@@ -34,14 +34,14 @@ class Block(Module):
         self.norm_first = settings.norm_first
         self.window = settings.window
         self.sinks = settings.sinks
-        self.window_mask = None
+        self.window_mask = None  # or the mask of the tokens in the window, and of the sinks
         if settings.window is not None:
             self.window_mask = window_mask(settings.window, settings.sinks)
 
         # The order of the attributes is that of the parameters, in names and in files.
         self.norm_attention: Any = new_norm(settings)
         self.attention = new_self_attention(settings)
-        self.norm_attention_output: Any = unchanged
+        self.norm_attention_output: Any = unchanged  # no norm: the function returns its argument
 
         self.norm_cross: Any = None
         self.cross: Any = None

@@ -57,7 +57,7 @@ class GPT(Module):
         if not settings.rope:
             self.positions = Embedding(context, d_model, rng=rng, dtype=dtype)  # (context, M)
         self.dropout = Dropout(settings.dropout)
-        self.blocks = [Block(**of_block) for of_block in settings.of_each_block()]
+        self.blocks = [Block(**arguments) for arguments in settings.of_each_block()]
 
         # The output of the last block is a sum that is not yet normalised.
         self.norm = new_norm(settings)
