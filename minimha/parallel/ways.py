@@ -92,15 +92,31 @@ class PositionParallel(Way):
     axis = 1
     attention: Any
 
-    def attend(self, query: Any, key: Any, value: Any, mask: Any = None, **settings: Any) -> Any:
-        """The attention of a layer, with the arguments of `scaled_dot_product_attention`. Raises
-        ValueError for bias, sink, dropout, keep and return_weights, which are not supported."""
-        given = [name for name in ("bias", "sink", "keep") if settings[name] is not None]
-        given += [name for name in ("dropout", "return_weights") if settings[name]]
+    def attend(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        mask: Any = None,
+        *,
+        scale: Any = None,
+        softcap: Any = None,
+        rng: Any = None,
+        implementation: str = "auto",
+        **others: Any,
+    ) -> Any:
+        """The attention of a layer, with the arguments of `scaled_dot_product_attention`.
+
+        Raises ValueError for all others that are given, such as bias, sink, dropout, keep and
+        return_weights. rng alone is no dropout, and implementation changes no result: both are
+        accepted and not used.
+        """
+        given = [name for name, x in others.items() if x is not None and x is not False]
+        if others.get("dropout") == 0:
+            given.remove("dropout")
         if given:
             raise ValueError(f"ranks that divide the positions do not support {', '.join(given)}")
-        used = {name: settings[name] for name in ("scale", "softcap")}
-        return self.attention(self.comm, query, key, value, mask, **used)
+        return self.attention(self.comm, query, key, value, mask, scale=scale, softcap=softcap)
 
 
 def attention_layers(model: Any) -> list[MultiHeadAttention]:

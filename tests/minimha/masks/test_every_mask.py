@@ -4,24 +4,20 @@ import inspect
 import re
 from pathlib import Path
 
-import cuda_on_cpu
-import cupy_on_numpy
 import numpy as np
 import pytest
-from attention_paths import INPUTS, assert_exact, case_of, computed
+from attention_paths import assert_exact, case_of
+from implementations import NAMES, WHY_NOT, results_by
 from mask_records import BY_NAME, KINDS_DRAWN, RECORDS, chooser, examples, not_public, sample
 
 from minimha import masks, pictures
-from minimha.attention import IMPLEMENTATIONS
 from minimha.kernels import attention as ways
-from minimha.kernels import unavailable
 from minimha.kernels.attention import layout
 from minimha.kernels.attention import tiled as cpu_tiled
 from minimha.kernels.gpu import cuda
 from minimha.kernels.gpu import fused as gpu_fused
 from minimha.kernels.gpu import tiled as gpu_tiled
 from minimha.masks import kinds
-from minimha_autograd import backend
 
 ROOT = Path(__file__).parents[3]
 NOT_MASKS = {"empty_rows", "key_intervals", "resolve"}
@@ -123,13 +119,6 @@ def test_a_notebook_can_draw_every_example(text):
         pytest.fail(f"{text} does not fit the scores that its attribute `sizes` allows: {error}")
 
 
-NUMPY = sorted(IMPLEMENTATIONS)
-WHY_NOT = {
-    **dict.fromkeys(("fused", "tiled", "microkernel"), unavailable()),
-    "fused on CuPy": cuda_on_cpu.unavailable(),
-}
-
-
 def small_tiles(patch):
     """Several tiles of queries and keys in a short sequence, on the CPU and on a GPU."""
     patch.setattr(cpu_tiled, "_height", lambda keys: 24)
@@ -153,22 +142,10 @@ def found_by(name, case):
     with pytest.MonkeyPatch.context() as patch:
         small_tiles(patch)
         patch.setattr(ways, "attention", fail)
-        implementation, _, library = name.partition(" on ")
-        if not library:
-            return run(implementation, case, lambda x: x)
-        with cupy_on_numpy.installed():
-            return run(implementation, case, backend.library("cupy").asarray)
+        return results_by(name, case)
 
 
-def run(implementation, case, place):
-    inputs = (getattr(case, name) for name in INPUTS)
-    placed = [place(x) if isinstance(x, np.ndarray) else x for x in inputs]
-    out, pullback = computed(implementation, *placed, mask=case.mask)
-    found = [out, *pullback(place(case.dout))]
-    return [None if x is None else backend.to_numpy(x) for x in found]
-
-
-@pytest.mark.parametrize("name", [*NUMPY, "fused on CuPy", "tiled on CuPy"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", KINDS_DRAWN)
 def test_every_implementation_obeys_the_rule_of_every_mask(kind, name, rng):
     """Against the formula with an array that the rule makes entry by entry."""

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from model_settings import NAMES, OTHER, SMALL
 
 import minimha as mh
 from minimha.parallel import WAYS, CommunicationError, run
@@ -54,6 +55,15 @@ def assert_equal_to_one_process(way, ranks, steps, tolerance, **settings):
 @every_way
 def test_losses_and_weights_equal_those_of_one_process(way, ranks, steps, tolerance):
     assert_equal_to_one_process(way, ranks, steps, tolerance)  # 5 sequences, 4 heads, 11 positions
+
+
+@every_way
+def test_every_setting_of_a_model_reaches_all_ranks(way):
+    """Also one that a way does not know: it must not train another model in silence."""
+    drawn = "rng", "dtype", "dropout"  # each rank draws its own dropout
+    settings = {name: OTHER[name] for name in NAMES if name not in (*SMALL, *drawn)}
+    settings["num_kv_heads"] = 2  # one for each rank
+    assert_equal_to_one_process(way, 2, 2, 1e-12, **settings)
 
 
 @every_way

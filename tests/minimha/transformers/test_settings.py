@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+from model_settings import NAMES, NEEDED, OTHER, SMALL
 
 import minimha as mh
 from minimha.transformers import stream
@@ -116,3 +117,42 @@ def test_the_settings_of_a_model_make_one_of_the_same_shapes_and_can_be_written_
     assert type(model.settings["vocabulary"]) is type(model.settings["sinks"]) is int
     assert type(model.settings["layers"][0]["window"]) is int
     assert "rng" not in model.settings
+
+
+def logits(model):
+    """Of a whole sequence, with a generator, so that dropout has an effect."""
+    tokens = np.arange(6)[None] % 5
+    return model(tokens, rng=np.random.default_rng(3)).data
+
+
+def shapes(model):
+    return {name: p.shape for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_of_a_gpt_has_an_effect_and_is_saved_with_the_model(name):
+    assert name in OTHER, f"add {name} to OTHER in tests/model_settings.py, with another value"
+    needed = SMALL | NEEDED.get(name, {})
+    changed = needed | {name: OTHER[name]}
+    without, model = mh.GPT(**needed), mh.GPT(**changed)
+
+    before, after = logits(without), logits(model)
+    same_shapes = shapes(without) == shapes(model)
+    same_logits = before.dtype == after.dtype and np.array_equal(before, after)
+    assert not (same_shapes and same_logits), (
+        f"{name} = {OTHER[name]!r} changes neither shapes nor logits of a GPT: use it in "
+        "gpt.py or block.py of minimha/transformers"
+    )
+
+    if name == "rng":
+        assert name not in model.settings  # used up
+        return
+    assert name in model.settings, (
+        f"minimha/transformers/gpt.py does not keep {name} in model.settings, so it is not saved"
+    )
+    restored = mh.GPT(**model.settings)
+    for own, p in zip(restored.parameters(), model.parameters(), strict=True):
+        own.data = p.data
+    assert np.array_equal(logits(restored), after), (
+        f"GPT(**model.settings) computes something else if {name} = {OTHER[name]!r}"
+    )

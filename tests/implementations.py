@@ -1,0 +1,40 @@
+"""Every implementation of attention by name, and how a test runs it on a machine without a GPU."""
+
+import cuda_on_cpu
+import cupy_on_numpy
+import numpy as np
+from attention_paths import INPUTS, computed
+
+from minimha.attention import IMPLEMENTATIONS
+from minimha.kernels import unavailable
+from minimha_autograd import backend
+
+NAMES = *sorted(IMPLEMENTATIONS), "fused on CuPy", "tiled on CuPy"
+"""The implementations of NumPy arrays, and those of CuPy arrays, which run on a stand-in."""
+
+WHY_NOT = {
+    **dict.fromkeys(("fused", "tiled", "microkernel"), unavailable()),
+    "fused on CuPy": cuda_on_cpu.unavailable(),
+}
+"""Why an implementation does not run on this machine, or None."""
+
+
+def results_by(name, case):
+    """The output and the gradients of the seven inputs, by an implementation of NAMES."""
+    implementation, _, library = name.partition(" on ")
+    if not library:
+        return _results(implementation, case, lambda x: x)
+    with cupy_on_numpy.installed():
+        return _results(implementation, case, backend.library("cupy").asarray)
+
+
+def _results(implementation, case, place):
+    def placed(x):
+        return place(x) if isinstance(x, np.ndarray) else x
+
+    inputs = (placed(getattr(case, name)) for name in INPUTS)
+    out, pullback = computed(
+        implementation, *inputs, mask=case.mask, keep=placed(case.keep), p=case.dropout
+    )
+    found = [out, *pullback(place(case.dout))]
+    return [None if x is None else backend.to_numpy(x) for x in found]
