@@ -90,8 +90,10 @@ def _code(text: str, solved: bool) -> str:
         imports = "".join(f"\n    import {name.replace('-', '_')}" for name in packages)
         return SETUP.format(imports=imports, packages="".join(f" {p}" for p in packages)).rstrip()
     if found := re.fullmatch(r"# exercise: (\w+)\s*", text):
-        code = homework.course()[found[1]].code(solved=solved)
-        return student_files.cell(found[1], code)
+        tasks = homework.course()
+        if found[1] not in tasks:
+            raise ValueError(f"# exercise: {found[1]}: there is no task of this name")
+        return student_files.cell(found[1], tasks[found[1]].code(solved=solved))
     return (solutions.solved(text) if solved else solutions.stubbed(text)).rstrip()
 
 

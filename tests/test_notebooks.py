@@ -58,7 +58,10 @@ def test_every_chapter_has_the_same_parts(source, chapter):
     expected = names[source.stem]
     assert first.source.startswith(f"# {expected.number:02} · {expected.title}\n")
     assert "you can" in first.source
-    assert f"{expected.minutes} minutes" in first.source
+    assert f"{expected.minutes} minutes" in first.source, (
+        f"the first paragraph of notebooks/source/{source.name} must say {expected.minutes} minutes, "
+        "as minimha/course/chapters.py does"
+    )
     assert setup.source.startswith("try:\n    import minimha as mh")
     text = "\n".join(cell.source for cell in rest)
     for part in ("by hand", "Wrong on purpose", "What to read next"):
@@ -131,8 +134,11 @@ print(1)
 
 def test_the_minutes_of_a_chapter_are_honest(source):
     names = {c.stem: c for c in course.CHAPTERS.values()}
-    assert abs(names[source.stem].minutes - make.minutes(source)) <= 5, (
-        "see python notebooks/make.py --minutes"
+    listed, counted = names[source.stem].minutes, make.minutes(source)
+    assert abs(listed - counted) <= 5, (
+        f"{source.name} takes {counted} minutes with its tasks, but {listed} are listed: correct "
+        "minimha/course/chapters.py, the first paragraph of the chapter and the README, or the "
+        "minutes of a task. python notebooks/make.py --minutes shows all"
     )
 
 

@@ -43,7 +43,10 @@ def test_the_homework_page_creates_the_same_environment():
 def test_the_readme_lists_every_chapter():
     rows = re.findall(r"^\| (\d\d) ([\w-]+) \|.*\| (\d+) \|$", README, re.MULTILINE)
     chapters = [(f"{c.number:02}", c.name, str(c.minutes)) for c in course.CHAPTERS.values()]
-    assert rows == chapters
+    wrong = [row for row in rows if row not in chapters]
+    assert rows == chapters, (
+        f"the table of chapters in README.md differs from minimha/course/chapters.py: {wrong}"
+    )
 
 
 @pytest.mark.parametrize("path", course.notebooks(), ids=lambda path: path.stem)

@@ -11,7 +11,12 @@ PAGE = next(page for page in statements.PAGES if page.stem == "07_multi_head")
 
 @pytest.mark.parametrize("page", statements.PAGES, ids=statements.name)
 def test_every_statement_of_a_page_has_a_proof(page):
-    assert statements.report(page) == [], "see tests/statements.py"
+    found = statements.report(page)
+    advice = (
+        f"write the proof of each statement of {statements.name(page)} to "
+        f"{statements.name(statements.register(page))}, as tests/statements.py says"
+    )
+    assert not found, "\n".join([advice, *found])
 
 
 def test_every_register_belongs_to_a_page():

@@ -41,7 +41,10 @@ class Answer:
         """Add a wrong answer: this one with edits, old, new, old, new …, each applied everywhere."""
         text = self.text
         for old, new in zip(edits[::2], edits[1::2], strict=True):
-            assert old in text, f"{self.task}, {mistake}: {old!r} is not in the text"
+            assert old in text, (
+                f"the answer {mistake!r} to {self.task} in tests/answers: {old!r} is not in the text "
+                "of the right answer that it edits"
+            )
             text = text.replace(old, new)
         return wrong(self.task, mistake, words, text, self.text)
 

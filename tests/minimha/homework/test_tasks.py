@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from answers import function, misfit, mistakes_of
-from solution_lines import solution_lines
+from solution_lines import EVERYWHERE, SHOWN, solution_lines, squeezed
 
 from minimha import course, homework
 from minimha.homework.checks.calls import calls_recorded
@@ -27,6 +27,13 @@ def file_of(task):
 @pytest.fixture(params=TASKS.values(), ids=TASKS)
 def task(request):
     return request.param
+
+
+def test_a_task_has_what_students_need_and_its_solution_passes(task):
+    """All contradictions that are found without starting a process."""
+    for find in (contradictions._described, contradictions._solved, contradictions._stubbed):
+        found = list(find(task))
+        assert not found, f"{task.name} in {file_of(task)}{found[0]}"
 
 
 def first_of_each_chapter():
@@ -49,9 +56,19 @@ def test_the_stub_of_a_task_does_not_contain_its_solution(task):
     if task.code() == task.code(solved=True):
         pytest.fail(f"{task.name} in {file_of(task)}: students would get the solution: {advice}")
     own = task.code().rpartition(f"def {task.name}(")[2]  # without the functions it gives
-    stub = "".join(own.split()).replace("".join(task.__doc__.split()), "")
-    left = [line for line in solution_lines(task) if "".join(line.split()) in stub]
-    assert not left, f"{task.name} in {file_of(task)}: the stub contains {left}: {advice}"
+    stub = squeezed(own).replace(squeezed(task.__doc__), "")
+    told = {line.strip() for line in task.hints[2].splitlines()}
+    told = {line for line in told if len(squeezed(line)) > 12}
+    edited = {mistake.old.strip() for mistake in task.mistakes}
+    left = [
+        line
+        for line in solution_lines(task) | told | edited
+        if squeezed(line) in stub and line not in SHOWN and not EVERYWHERE.fullmatch(line)
+    ]
+    assert not left, (
+        f"{task.name} in {file_of(task)}: the stub contains {left}, which the solution, the third "
+        f"hint or a mistake has: {advice}"
+    )
     yours = function(task.name, task.code())
     with np.errstate(all="ignore"):
         outcomes = [verdict.outcome for verdict in task.verdicts(yours)]
@@ -92,22 +109,31 @@ def test_every_task_has_a_check_with_random_inputs(task):
         check.holds(task.solution, rng)
         return rng.bit_generator.state != before
 
-    assert any(map(draws, task.checks)), f"{task.name}: no check draws its inputs from rng"
+    assert any(map(draws, task.checks)), (
+        f"{task.name} in {file_of(task)}: no check draws its inputs from rng"
+    )
 
 
 def test_every_task_describes_the_required_function(task):
-    assert task.chapter in course.CHAPTERS, f"{task.name}: there is no chapter {task.chapter}"
-    assert task.difficulty in (1, 2, 3), f"{task.name}: the difficulty is 1, 2 or 3"
-    assert "Returns" in task.__doc__, f"{task.name}: the docstring does not say what it returns"
+    where = f"{task.name} in {file_of(task)}"
+    assert task.chapter in course.CHAPTERS, f"{where}: there is no chapter {task.chapter}"
+    assert file_of(task).name.startswith(f"ch{task.chapter:02}_"), (
+        f"{where}: the task is of chapter {task.chapter}, but not in its file"
+    )
+    assert task.difficulty in (1, 2, 3), f"{where}: the difficulty is 1, 2 or 3"
+    assert "Returns" in task.__doc__, f"{where}: the docstring does not say what it returns"
     long = [line for line in task.code(solved=True).splitlines() if len(line) > 100]
-    assert not long, f"{task.name}: lines of more than 100 characters: {long}"
+    assert not long, f"{where}: lines of more than 100 characters: {long}"
 
 
 def test_a_mistake_says_what_is_wrong_and_then_what_to_do(task):
     for mistake in task.mistakes:
         wrong, _, right = re.sub("[:;] ", ": ", mistake.text).partition(": ")
-        assert wrong, mistake.text
-        assert right, mistake.text
+        complete = bool(wrong and right)
+        assert complete, (
+            f"{mistakes_of(task)}: “{mistake.text}” must say what is wrong and, after a colon or a "
+            "semicolon, what to do"
+        )
 
 
 def test_a_mistake_is_an_edit_of_one_place_of_the_solution(task):
