@@ -243,7 +243,10 @@ _GEMMA2 = _like(
         "attn_logit_softcapping": ("softcap", 50.0),
         "final_logit_softcapping": ("logit_softcap", 30.0),
     },
-    needed={"use_bidirectional_attention": (False, None)},
+    needed={
+        "hidden_act": ("gelu_pytorch_tanh",),  # old files say it twice
+        "use_bidirectional_attention": (False, None),
+    },
     names=LLAMA.names | _NORMS_AFTER,
     blocks={"layer_types": None, "sliding_window": 4096},
     windowed=lambda read, roped: [k % 2 == 0 for k in range(len(roped))],
@@ -281,15 +284,14 @@ UNSUPPORTED = {
 for."""
 
 _HARMLESS = r"""
-    architectures auto_map bad_words_ids cache_implementation dtype gradient_checkpointing
-    hidden_act id2label initializer_range is_llama_config label2id max_window_layers n_ctx
-    n_special no_rope_layer_interval num_labels output_attentions output_hidden_states
-    output_router_logits output_scores predict_special_tokens pretraining_tp problem_type
-    reorder_and_upcast_attn return_dict sliding_window_pattern sliding_window_size
-    summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels
-    summary_type summary_use_proj task_specific_params tokenizer_class torch_dtype
-    transformers\.js_config transformers_version unsloth_fixed unsloth_version use_cache
-    .*_token_ids? _.*
+    architectures auto_map bad_words_ids cache_implementation dtype gradient_checkpointing id2label
+    initializer_range is_llama_config label2id max_window_layers n_ctx n_special
+    no_rope_layer_interval num_labels output_attentions output_hidden_states output_router_logits
+    output_scores predict_special_tokens pretraining_tp problem_type reorder_and_upcast_attn
+    return_dict sliding_window_pattern sliding_window_size summary_activation summary_first_dropout
+    summary_last_dropout summary_proj_to_labels summary_type summary_use_proj task_specific_params
+    tokenizer_class torch_dtype transformers\.js_config transformers_version unsloth_fixed
+    unsloth_version use_cache .*_token_ids? _.*
 """
 HARMLESS = re.compile("|".join(_HARMLESS.split()))
 """A pattern for the names of entries that change no logits, or that other entries replace. Such

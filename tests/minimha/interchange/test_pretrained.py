@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from layers import far, reasons, same_bits, same_up_to_rounding
 from mutations import STEPS, mutations, refusal
+from their_models import OURS, THEIRS
 
 import minimha as mh
 from minimha import interchange
@@ -81,7 +82,14 @@ def contents(folder):
 @pytest.mark.parametrize("kind", SIZES)
 def test_a_model_survives_a_round_trip_through_a_folder(kind, dtype, tmp_path):
     one = model(kind, dtype)
-    assert_read_and_written_back(one, kind.split()[0], tmp_path)
+    try:
+        assert_read_and_written_back(one, kind.split()[0], tmp_path)
+    except ValueError as error:
+        error.add_note(
+            f"compare the model {kind!r} of SIZES in {HERE} with its layout in "
+            "minimha/interchange/layouts.py: entries, blocks, windowed, rope, fixed and names"
+        )
+        raise
 
 
 def assert_read_and_written_back(one, kind, folder):
@@ -136,6 +144,7 @@ def test_weights_without_a_name_are_blamed_on_the_layout(tmp_path, monkeypatch):
 def test_every_layout_is_listed_has_a_model_and_stands_in_docs():
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     modelled = {name.split()[0] for name in SIZES} | READS_ONLY.keys()
+    compared = {"THEIRS": THEIRS, "OURS": OURS}
     forgotten = []
     for layout in vars(layouts).values():
         if not isinstance(layout, layouts.Layout):
@@ -150,6 +159,18 @@ def test_every_layout_is_listed_has_a_model_and_stands_in_docs():
             forgotten.append(
                 f"{kind}: add a model to {HERE}: to SIZES with a setting that earlier layouts lack, or "
                 "to READS_ONLY if it has none"
+            )
+        for where, models in compared.items():
+            if kind not in models and not (where == "OURS" and kind in READS_ONLY):
+                forgotten.append(
+                    f"{kind}: add a model to {where} in tests/their_models.py, which is compared "
+                    "with transformers if that is installed"
+                )
+        stated = {name for name, _ in layout.settings.values()} | layout.fixed.keys()
+        for name in sorted({"norm", "norm_eps", "activation", "tie", "bias"} - stated):
+            forgotten.append(
+                f"{kind}: say in minimha/interchange/layouts.py which entry of config.json is "
+                f"{name}, or fix it"
             )
         if f"| `{kind}` |" not in page:
             forgotten.append(f"{kind}: add a row to the table in docs/models.md")

@@ -9,95 +9,18 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from their_models import OURS, THEIRS, M, N, T, V
 from with_transformers import MARKS
 
 import minimha as mh
 from minimha import interchange
+from minimha.interchange.configuration import common_settings, with_blocks
+from minimha.interchange.layouts import LAYOUTS
 
 pytestmark = MARKS
 
-V, N, M, B, T = 13, 10, 24, 2, 9
+B = 2
 DTYPES = ["float32", "float64"]
-GPT2 = {"n_positions": N, "n_embd": M, "n_head": 3, "n_layer": 2}
-LLAMA = {
-    "max_position_embeddings": N, "hidden_size": M, "num_attention_heads": 4, "num_hidden_layers": 2,
-    "num_key_value_heads": 2, "intermediate_size": 17,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
-}  # fmt: skip
-FOUR = LLAMA | {"num_hidden_layers": 4}
-LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 50.0, "factor": 8.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
-}  # fmt: skip
-WINDOW = 4  # shorter than T
-GEMMA = FOUR | {"head_dim": 10, "query_pre_attn_scalar": 19, "sliding_window": WINDOW}
-LOCAL = {"rope_type": "default", "rope_theta": 30.0}
-THEIRS = {
-    "gpt2": ("GPT2LMHeadModel", GPT2),
-    "gpt2 untied": ("GPT2LMHeadModel", GPT2 | {"tie_word_embeddings": False, "n_inner": 17}),
-    "gpt2 relu": (
-        "GPT2LMHeadModel",
-        GPT2 | {"activation_function": "relu", "layer_norm_epsilon": 0.1},
-    ),
-    "llama": ("LlamaForCausalLM", LLAMA),
-    "llama tied": ("LlamaForCausalLM", LLAMA | {"tie_word_embeddings": True, "rms_norm_eps": 0.1}),
-    "llama wide": ("LlamaForCausalLM", LLAMA | {"head_dim": 10}),
-    "llama biases": ("LlamaForCausalLM", LLAMA | {"attention_bias": True, "mlp_bias": True}),
-    "llama 3": ("LlamaForCausalLM", LLAMA | {"rope_parameters": LLAMA3}),
-    "llama biases of attention": ("LlamaForCausalLM", LLAMA | {"attention_bias": True}),
-    "mistral": ("MistralForCausalLM", LLAMA | {"head_dim": 10, "sliding_window": WINDOW}),
-    "mistral without window": ("MistralForCausalLM", LLAMA | {"sliding_window": None}),
-    "qwen2": ("Qwen2ForCausalLM", LLAMA),
-    "qwen2 windows": (
-        "Qwen2ForCausalLM",
-        FOUR | {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2},
-    ),
-    "qwen3": ("Qwen3ForCausalLM", LLAMA | {"head_dim": 10, "rms_norm_eps": 0.1}),
-    "qwen3 biases": ("Qwen3ForCausalLM", LLAMA | {"head_dim": 10, "attention_bias": True}),
-    "smollm3": ("SmolLM3ForCausalLM", FOUR | {"pad_token_id": 0}),
-    "smollm3 windows": (
-        "SmolLM3ForCausalLM",
-        FOUR | {"pad_token_id": 0, "use_sliding_window": True, "sliding_window": WINDOW}
-        | {"no_rope_layers": [1, 0, 0, 1], "mlp_bias": True},
-    ),
-    "olmo2": ("Olmo2ForCausalLM", LLAMA | {"rms_norm_eps": 0.1}),
-    "gemma2": (
-        "Gemma2ForCausalLM",
-        GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
-    ),
-    "gemma3": (
-        "Gemma3ForCausalLM",
-        GEMMA | {"rope_parameters": {"full_attention": LLAMA3, "sliding_attention": LOCAL}}
-        | {"sliding_window_pattern": 3, "rms_norm_eps": 0.1},
-    ),
-}  # fmt: skip
-SMALL = {"context": N, "d_model": M, "num_layers": 2}
-ROTARY = {"rope": mh.positions.Rope(50.0), "bias": False}
-OURS = {
-    "gpt2": SMALL | {"num_heads": 3},
-    "gpt2 without biases": SMALL | {"num_heads": 4, "bias": False, "tie": True},
-    "gpt2 relu": SMALL | {"num_heads": 2, "activation": "relu", "hidden": 17, "norm_eps": 0.1},
-    "llama": SMALL | ROTARY | {"num_heads": 4, "num_kv_heads": 2, "head_dim": 10, "hidden": 17},
-    "llama tied": SMALL | ROTARY | {"num_heads": 6, "tie": True, "norm_eps": 0.1},
-    "llama biases": SMALL | ROTARY | {"num_heads": 3, "bias": True},
-    "mistral": SMALL | ROTARY | {"num_heads": 4, "window": WINDOW},
-    "qwen2": SMALL | ROTARY | {"num_heads": 3, "attention_bias": "qkv"},
-    "qwen3": SMALL | ROTARY | {"num_heads": 3, "qk_norm": True},
-    "smollm3": SMALL | ROTARY | {"num_heads": 3, "layers": [{"rope": None}, {}]},
-    "olmo2": SMALL | ROTARY | {
-        "num_heads": 3, "norm_of": "output", "qk_norm": mh.QKNorm(all_heads=True),
-    },
-    "gemma2": SMALL | ROTARY | {
-        "num_heads": 3, "norm": "rms plus one", "norm_of": "both", "activation": "geglu",
-        "scale_embeddings": True, "softcap": 2.0, "logit_softcap": 3.0,
-        "layers": [{}, {"window": WINDOW}],
-    },
-    "gemma3": SMALL | ROTARY | {
-        "num_heads": 3, "norm": "rms plus one", "norm_of": "both", "activation": "geglu",
-        "scale_embeddings": True, "qk_norm": mh.QKNorm(plus_one=True), "scale": 0.2,
-        "layers": [{"rope": mh.positions.Rope(30.0), "window": WINDOW}, {}],
-    },
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -109,15 +32,15 @@ def hugging_face():
     return transformers
 
 
-def their_model(transformers, kind, dtype="float32"):
-    """A model of theirs in which no weight is zero."""
+def their_model(transformers, kind, dtype="float32", **more):
+    """A model of theirs in which no weight is zero. `more` are other entries of its config.json."""
     import torch
 
     name, entries = THEIRS[kind]
     config = (
         name.replace("Gemma3", "Gemma3Text").replace("ForCausalLM", "").replace("LMHeadModel", "")
     )
-    entries = {"vocab_size": V, "bos_token_id": 1, "eos_token_id": 2} | entries
+    entries = {"vocab_size": V, "bos_token_id": 1, "eos_token_id": 2} | entries | more
     made = getattr(transformers, f"{config}Config")(**entries, attn_implementation="eager")
     model = getattr(transformers, name)(made).eval()
     drawn = torch.Generator().manual_seed(7)
@@ -178,6 +101,54 @@ def test_a_model_of_ours_has_the_same_logits_there(kind, dtype, hugging_face, tm
     same_logits(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, name) for kind, layout in LAYOUTS.items() for name in layout.activations],
+)
+def test_every_activation_of_a_layout_is_the_one_of_this_name_there(
+    kind, name, hugging_face, tmp_path
+):
+    settings = LAYOUTS[kind].settings
+    entry = next(entry for entry, (ours, _) in settings.items() if ours == "activation")
+    theirs = their_model(hugging_face, kind, **{entry: name})
+    theirs.save_pretrained(tmp_path)
+    same_logits(interchange.from_pretrained(tmp_path), theirs)
+
+
+REQUIRED = {
+    "vocab_size": V, "n_positions": N, "n_embd": M, "n_head": 4, "n_layer": 2,
+    "max_position_embeddings": N, "hidden_size": M, "num_attention_heads": 4,
+    "num_hidden_layers": 2, "intermediate_size": 17,
+}  # fmt: skip
+
+
+def described(layout, config):
+    """The settings of the GPT that config.json describes, without None for a usual size."""
+    settings, wrong = common_settings(layout, config)
+    assert not wrong, wrong
+    settings, wrong = with_blocks(layout, config, settings)
+    assert not wrong, wrong
+    settings["num_kv_heads"] = settings.get("num_kv_heads") or settings["num_heads"]
+    settings["head_dim"] = settings.get("head_dim") or settings["d_model"] // settings["num_heads"]
+    return settings
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_an_absent_entry_means_what_it_means_there(kind, hugging_face):
+    """Their library writes all entries, but files by others leave many out."""
+    layout = LAYOUTS[kind]
+    required = {key: REQUIRED[key] for key, (_, x) in layout.settings.items() if x is ...}
+    theirs = hugging_face.AutoConfig.for_model(kind, **required)
+    read = {*layout.settings, *layout.blocks, *layout.needed, "model_type", "rope_parameters"}
+    every = {key: x for key, x in theirs.to_dict().items() if key in read}
+    found = described(layout, required | {"model_type": kind})
+    for name, value in described(layout, every).items():
+        assert found[name] == value, (
+            f"config.json of a {kind} without an entry for {name} means {value} to transformers, and "
+            f"{found[name]} to the layout in minimha/interchange/layouts.py"
+        )
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama tied"])
 def test_a_model_without_its_head_and_in_several_files_is_read(kind, hugging_face, tmp_path):
     theirs = their_model(hugging_face, kind)
@@ -188,7 +159,7 @@ def test_a_model_without_its_head_and_in_several_files_is_read(kind, hugging_fac
 
 @pytest.mark.parametrize("kind", [
     "gpt2", "llama wide", "llama 3", "mistral", "qwen2 windows", "qwen3", "smollm3 windows", "olmo2",
-    "gemma2", "gemma3",
+    "gemma2", "gemma3_text",
 ])  # fmt: skip
 def test_both_libraries_continue_a_text_in_the_same_way(kind, hugging_face, tmp_path):
     import torch
