@@ -224,6 +224,26 @@ def test_an_argument_that_does_not_exist_is_found():
     assert list(unknown_arguments(text)) == [(4, "mh.GPT has no lairs")]
 
 
+SETTINGS = {"attention.md": mh.scaled_dot_product_attention, "transformers.md": mh.GPT}
+"""Pages that name all arguments of a function or a class."""
+
+
+@pytest.mark.parametrize("page", SETTINGS)
+def test_a_page_names_every_argument_and_its_tables_name_no_other(page):
+    """A row about arguments begins with their names: `scale`, `softcap`, or with `sinks=4`."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    arguments = inspect.signature(SETTINGS[page]).parameters.keys()
+
+    code = " ".join(re.findall(r"```.*?```|`[^`]+`", text, re.DOTALL))
+    missing = [name for name in arguments if not re.search(rf"\b{name}\b", code)]
+    assert not missing, f"docs/{page} does not name {missing}: add each where it belongs"
+
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)(?:=[^`]*)?`", row)}
+    unknown = sorted(named - arguments)
+    assert not unknown, f"rows of docs/{page} name arguments that do not exist: {unknown}"
+
+
 def without_counts(text):
     """The text without parts that change as the course grows."""
     return re.sub(r"^(homework  |next  |That was ).*\n", "", text, flags=re.MULTILINE)
