@@ -144,7 +144,7 @@ def test_an_absent_entry_means_what_it_means_there(kind, hugging_face):
     found = described(layout, required | {"model_type": kind})
     for name, value in described(layout, every).items():
         assert found[name] == value, (
-            f"config.json of a {kind} without an entry for {name} means {value} to transformers, and "
+            f"config.json of {kind} without an entry for {name} means {value} to transformers, and "
             f"{found[name]} to the layout in minimha/interchange/layouts.py"
         )
 
