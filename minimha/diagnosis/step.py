@@ -20,15 +20,16 @@ the reader."""
 
 
 class Step:
-    """One step of a function: a node is used to compute one other node, its consumer. The step's
-    contribution is the part of the node's gradient that flows back through it.
+    """One step of a function: from a node to another node that is computed from it, its consumer.
+    The step's contribution is the part of the node's gradient that flows back from the consumer.
 
-    The contribution as the pullback computes it is the node's gradient as the pullback computes it
-    minus the right contributions of all other consumers.
+    If the node has other consumers, too, `yours` is the node's gradient as the pullback computes it
+    minus the right contributions of the steps to the others.
 
     name, value         name and value of the node
-    consumer, output    name and value of the consumer, whose gradient is dy; consumer is None if no
-                        consumer is known, or if the step stands for those to all consumers
+    consumer, output    name and value of the consumer, whose gradient is dy. The consumer is None
+                        if none is known, or if this object describes the steps to all consumers
+                        together: then the contribution is the node's whole gradient
     yours, right        the contribution as the pullback computes it, and as it should be
     values, gradients   the values and the numeric gradients of all nodes by name. The values also
                         include constants, and intermediates that were inferred rather than tapped
@@ -56,8 +57,8 @@ class Step:
         return f"the backward of the step from {self.name} to {self.consumer}"
 
     def letter(self, name: str) -> str:
-        """Return the name of a node in formulas: its own name or, for a result, the name of the
-        pullback's parameter without the d. If the pullback takes dy, the result is y."""
+        """Return the name of a node in formulas. A result is called y if the pullback's parameter
+        is dy, and out if it is dout; any other node has its own name."""
         return self.trace.letters.get(name, name)
 
     @property
@@ -69,8 +70,8 @@ class Step:
     @cached_property
     def parts(self) -> dict[str, np.ndarray]:
         """The part of the right gradient that flows back through each consumer, by the consumer's
-        name. Empty unless this step stands for the steps to all consumers, and these are two to
-        four."""
+        name. Empty unless this object describes the steps to all consumers together, and there
+        are two to four of them."""
         several = self.consumer is None and 2 <= len(self.consumers) <= 4
         return {c: self.trace.part(self.name, c) for c in self.consumers if several}
 
@@ -86,13 +87,14 @@ class Step:
         return float(abs(self.yours - self.right).max(initial=0.0) / (self._size or 1.0))
 
     def is_yours(self, candidate: np.ndarray | None) -> bool:
-        """Whether a candidate, such as the gradient to which a known mistake leads, equals the
-        gradient that the pullback computed, and is much closer to it than the right one is."""
+        """Whether a candidate, such as the gradient to which a known mistake leads, equals `yours`
+        up to rounding, and is at least 100 times closer to it than `right` is. False for None, and
+        for another shape."""
         return self._same(candidate, self.yours)
 
     def is_right(self, candidate: np.ndarray | None) -> bool:
-        """Whether a candidate for the gradient equals the right gradient, and is much closer to it
-        than the gradient that the pullback computed is."""
+        """Whether a candidate for the gradient equals `right` up to rounding, and is at least 100
+        times closer to it than `yours` is. False for None, and for another shape."""
         return self._same(candidate, self.right)
 
     def _same(self, candidate: np.ndarray | None, wanted: np.ndarray) -> bool:
@@ -157,9 +159,10 @@ class Product(NamedTuple):
 
 
 def products(step: Step, each_head: bool = False) -> Iterator[Product]:
-    """Yield each matrix product of a gradient and a value that has the last two axes of the node's
-    shape. Either factor may be transposed. If the product has H heads and the node G, those of the
-    query heads that share a key head are added up, unless each_head is true."""
+    """Yield each matrix product of a gradient and a value whose last two axes are as long as those
+    of the node. Either factor may be transposed, and its heads may be merged. If the product has H
+    query heads but the node only G key heads, the products of the query heads that share a key head
+    are added up, unless each_head is true."""
     gradients = [
         (f"d{step.letter(n)}", x)
         for n, x in step.gradients.items()

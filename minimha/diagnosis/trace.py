@@ -29,15 +29,15 @@ class Trace:
     """The nodes of a function, with their values and gradients at given inputs. A node is an input,
     an intermediate or a result.
 
-    located   whether intermediates can be seen: through the keyword `tap`, or on the tape
+    located   whether the function shows its intermediates, by the keyword `tap` or on the tape
     values    by name, in the order in which they are made
     targets   for each input and intermediate, the gradient that the pullback returned and what is
               needed to check it; the gradient is 0 if the pullback returned none
     known     the names whose gradient the pullback returns, and the results
     unknown   names of gradients that the pullback returns although nothing of that name is tapped
     unused    intermediates from which nothing is computed: what tap returned was not used
-    silent    whether the function taps intermediates, but its pullback returns no gradient of them
-    right     the right gradients by name, as far as known; that of a result is its cotangent
+    silent    whether the function taps intermediates, but its pullback returns no gradient of any
+    right     the right gradients by name, as far as known; for a result, its cotangent
     wrong     the names for which the pullback returned a wrong gradient
     letters   the names of the results in formulas: y, if the pullback's parameter is dy
     constants arrays of floats among the inputs that have no gradient
@@ -66,8 +66,10 @@ class Trace:
         self._judge(inner, returned)
 
     def _judge(self, values: Mapping[str, np.ndarray], returned: Mapping[str, np.ndarray]) -> None:
-        """Compare the gradients of intermediates that the pullback returned with numeric gradients,
-        and add the names of those that are wrong to `wrong`."""
+        """Add the intermediates to `targets`, and the names of those whose gradient is wrong, which
+        a numeric gradient shows, to `wrong`; an intermediate that the function does not use goes to
+        `unused` instead. `values` has the intermediates by name, and `returned` the gradients that
+        the pullback returned for them."""
         # If the complex step works for the inputs, it works for what is computed from them.
         small = [t for t in self.targets.values() if t.x.size <= t.MANY]
         confirmed = bool(small) and all(t.analytic for t in small)
@@ -122,8 +124,8 @@ class Trace:
     @cached_property
     def attention(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """The weights of attention in one dictionary, and the right gradients of weights and scores
-        in another, by name. They are computed here if the function shows no intermediates, but
-        its result is that of attention; for other functions, both dictionaries are empty."""
+        in another, by name. They are computed from the inputs if the function computes attention,
+        but does not show its intermediates. Otherwise, both dictionaries are empty."""
         named = {name.lower(): name for name in self.inputs}
         roles = [named.get(role) or named.get(role[0]) for role in ("query", "key", "value")]
         if None in roles or set(self.values) != {*self.inputs, *self.results}:
@@ -169,9 +171,9 @@ class Trace:
         return self._after[name]
 
     def consumers(self, name: str) -> list[str]:
-        """Return the nodes that are computed from this node in one step, as far as is known: the
-        nodes with a known gradient that change with it while all others with a known gradient are
-        held constant."""
+        """Return the nodes that are computed from this node in one step. A step leads from a
+        node to the next ones whose gradients are known, whatever intermediates with unknown
+        gradients are in between."""
         moved = self._moved_by(name, self._held(name)) & self.known
         return [n for n in self.values if n in moved]
 
@@ -199,9 +201,9 @@ class Trace:
         return {n: self.values[n] for n in held}
 
     def _moved_by(self, name: str, held: Mapping[str, np.ndarray]) -> set[str]:
-        """Return the nodes whose values change when each entry of this node is increased by a small
-        random fraction of itself, which leaves no entry outside the function's domain. Meanwhile,
-        the nodes in `held` have the values given there."""
+        """Return the nodes whose values change when each entry of this node is multiplied by a
+        random factor just above 1, so that its sign stays the same; a 0 becomes slightly positive.
+        Meanwhile, the nodes in `held` have the values given there."""
         x, hosts, replaced = self.values[name], dict(self.function.hosts), dict(held)
         r = np.random.default_rng(0).uniform(0.5, 1, x.shape)
         moved = np.asarray(np.where(x == 0, 1e-3 * r, x * (1 + 1e-3 * r)), dtype=x.dtype)
