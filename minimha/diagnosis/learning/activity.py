@@ -18,7 +18,8 @@ _DEAD_BELOW = {"relu": 0.0, "maximum": 0.0, "gelu": -5.0, "silu": -10.0}
 
 
 def softmax_axis(probe: Probe) -> Iterator[Finding]:
-    """Yield a finding if the softmax of the scores does not run over the keys, the last axis."""
+    """Yield a finding if the softmax of the attention scores does not run over the keys, the
+    last axis."""
     t = probe.inputs.shape[1]
     if t < 2 or t == len(probe.inputs):
         return
@@ -43,7 +44,7 @@ def collapsed(probe: Probe) -> Iterator[Finding]:
     on one key, although it sees several."""
     for step, rows in _rows(probe):
         sharp = float(np.mean(rows.max(axis=1) > _SHARP))
-        if sharp < _ALL or not _sees_more(probe, step):
+        if sharp < _ALL or not _sees_several(probe, step):
             continue
         figure = f"{sharp:.0%} of the queries have more than {_SHARP} of the weight on one key"
         text = (
@@ -89,10 +90,11 @@ def _rows(probe: Probe) -> Iterator[tuple[Intermediate, np.ndarray]]:
         yield step, step.value.reshape(-1, step.value.shape[-1]).astype(np.float64)
 
 
-def _sees_more(probe: Probe, step: Intermediate) -> bool:
-    """Whether most queries of an attention layer may attend to several keys. The weights
-    cannot tell, because a saturated softmax rounds some of them to 0. So the layer is run again
-    with smaller weight matrices, hence smaller scores: then every visible key has a weight."""
+def _sees_several(probe: Probe, step: Intermediate) -> bool:
+    """Whether most queries of an attention layer may attend to several keys. The attention weights
+    in `step` do not tell, because a saturated softmax rounds some of them to 0. So the model is run
+    again with much smaller matrices as parameters, hence smaller scores: then the attention weight
+    of every visible key is above 0."""
     small = {n: (1e-3 * x).astype(x.dtype) for n, x in probe.weights().items() if x.ndim > 1}
     with probe.holding(small):
         again = probe.attention(probe.inputs[:1])
@@ -130,8 +132,8 @@ def dead_units(probe: Probe) -> Iterator[Finding]:
 
 def residual(probe: Probe) -> Iterator[Finding]:
     """Yield a finding if a model with several attention layers has no residual connections: either
-    no path from the tokens to the logits leads around the attention of all layers, or none leads
-    around all perceptrons between them."""
+    every path from the tokens to the logits passes through the attention of some layer, or every
+    path passes through a perceptron that lies between two attention layers."""
     steps = probe.trace(probe.inputs[:1])
     root = steps[-1].node
     weights = {s.node for s in steps if s.node and s.is_attention(probe.inputs.shape[1])}

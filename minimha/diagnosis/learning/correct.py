@@ -82,10 +82,10 @@ def right(probe: Probe) -> Iterator[Finding]:
 
 
 def _slope(probe: Probe, arrays: Arrays) -> Callable[[list[str]], Comparison]:
-    """Return a function of a list of names. It moves these parameters in a random direction, and
-    compares the measured slope of the loss with the slope that the gradient predicts. A parameter
-    with a smaller gradient is moved further, so that no parameter dominates the slope. `arrays` has
-    the values of all parameters."""
+    """Return a function that takes a list of names, moves these parameters in a random direction,
+    and compares the measured slope of the loss with the slope that the gradient predicts. It moves
+    a parameter further if its gradient is small, so that the slope does not depend on large
+    gradients alone. `arrays` has the values of all parameters."""
     found = probe.gradients(*probe.few)
     gradients = {
         name: np.zeros(x.shape) if (g := found[name]) is None else g.astype(np.float64)

@@ -186,10 +186,10 @@ class Probe:
         return self.holding({n: x.astype(np.result_type(x, np.float32)) for n, x in weights})
 
     def moved(self, scale: float = 0.02) -> Arrays:
-        """Return the parameters by name, with random numbers added to all entries. A path through
-        the model that only zeros in the initial weights block is then open; what a mask hides
-        stays hidden. The numbers have the standard deviation `scale` + 0.1 · (root mean square
-        of the parameter)."""
+        """Return the parameters by name, with random numbers added to all entries. Weights that
+        start at zero, such as the last ones of a residual branch, then no longer keep an input from
+        influencing the logits, while a mask still hides what it hid. The numbers have the
+        standard deviation `scale` + 0.1 · (root mean square of the parameter)."""
         moved = {}
         for name, x in self.weights().items():
             size = scale + 0.1 * float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
@@ -197,7 +197,8 @@ class Probe:
         return moved
 
     def other_tokens(self, inputs: np.ndarray) -> np.ndarray:
-        """Return inputs of the same kind and shape that differ from these at every position."""
+        """Return inputs of the same shape that differ from these at every position: other tokens
+        of the batch (0 and 1 if it has only one) or, for floats, larger numbers."""
         if inputs.dtype.kind == "f":
             return (inputs + 1 + self.rng.random(inputs.shape)).astype(inputs.dtype)
         known = np.unique(self.inputs[self.real])

@@ -55,8 +55,8 @@ def reach(probe: Probe) -> Iterator[Finding]:
 
 
 def _unregistered(probe: Probe) -> Iterator[Finding]:
-    """Yield a finding if Tensors that get a gradient, and are the same in two calls of the model,
-    are not among the parameters."""
+    """Yield a finding if some Tensors get a gradient but are not among the parameters. Only Tensors
+    that the model uses in two calls count, not those that it creates in each call."""
     nodes, again = ([*_graph(probe.loss(*probe.few))] for _ in range(2))
     leaves = {node for node in nodes if node.signature is None and node in again}
     if unknown := leaves - probe.leaves.keys():
@@ -97,9 +97,9 @@ def _zero_after_steps(probe: Probe) -> set[str]:
 
 
 def _note_structural_zeros(probe: Probe, gradients: dict[str, np.ndarray | None]) -> None:
-    """Note in the report which parameters have a gradient of almost 0 because they cannot change
+    """Write in the report which parameters have a gradient of almost 0 because they cannot change
     the loss. The bias b_k of the keys, for example, adds the same number to all scores of a query,
-    which does not change their softmax."""
+    which does not change their softmax. `gradients` has the gradients of all parameters."""
     sizes = {n: float(abs(g).max()) for n, g in gradients.items() if g is not None}
     tiny = [n for n, size in sizes.items() if size < 1e-5 * float(np.median([*sizes.values()]))]
     zeros = [n for n in tiny if not _changes_loss(probe, n)]

@@ -74,9 +74,9 @@ def future_and_past(probe: Probe) -> Iterator[Finding]:
 
 
 def _influence(probe: Probe, weights: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Replace the token at one position after another of a sequence. Return these P positions (P,),
-    and how much each replacement changes the logits at all positions, (P, T), in units in the last
-    place. `weights` are the model's parameters during this."""
+    """Replace one token of a sequence at a time, at up to `_MOST` positions. Return these P
+    positions (P,), and how much each replacement changes the logits at all positions (P, T), in
+    units in the last place of the largest logit. The parameters have the values in `weights`."""
     row = int(np.argmax(probe.real.sum(axis=1)))
     real = probe.real[row].nonzero()[0]
     places = real[np.unique(np.linspace(0, len(real) - 1, _MOST).astype(int))]
@@ -127,8 +127,9 @@ def positions(probe: Probe) -> Iterator[Finding]:
 
     In a sequence of equal tokens, all positions look the same to a model without positional
     information: each query gives all visible keys the same weight, and the logits are the same at
-    all positions. A finding needs both. A classifier has logits only for the whole sequence: there,
-    they must stay the same if the tokens between the first and the last are reversed.
+    all positions. The finding is yielded if both are true. A classifier has one row of logits for
+    the whole sequence: instead of the second condition, these must stay the same if the tokens
+    between the first and the last are reversed.
     """
     if probe.inputs.dtype.kind == "f" or probe.inputs.shape[1] < 3:
         return
@@ -157,7 +158,7 @@ def positions(probe: Probe) -> Iterator[Finding]:
 
 
 def padding(probe: Probe) -> Iterator[Finding]:
-    """Yield a finding if the logits of real positions change when the padding behind them is
+    """Yield a finding if the logits of real positions change when the padding after them is
     removed."""
     if probe.padding is None:
         return
