@@ -52,7 +52,7 @@ class Draw(NamedTuple):
 
     @property
     def threshold(self) -> int:
-        """The number below which the first 24 bits of an entry's hash must be for it to be kept."""
+        """An entry is kept if the first 24 bits of its hash are a number below this one."""
         return round((1 - self.p) * 2**24)
 
     def array(self, shape: tuple[int, ...], *, like: Array) -> Array:

@@ -77,7 +77,8 @@ def register(
 
 
 def _of_library(name: str, library: str) -> str:
-    """The name under which an implementation for arrays of this library is registered."""
+    """The name under which an implementation for arrays of this library is registered, such as
+    "kernel" for NumPy and "kernel for cupy" for CuPy."""
     if library == "numpy":
         return name
     return f"{name} for {library}"

@@ -29,7 +29,8 @@ def linear(
     """y = x w + b.   dx = dy wᵀ,  dw = xᵀ dy,  db = Σ dy, with sums over the rows.
 
     x (…, M), w (M, N), b (N,) or None, y (…, N). A w of 16 bits, or `Quantised`, may be multiplied
-    by an x with more bits.
+    by an x with more bits. The pullback computes only the gradients that `wanted` asks for, and
+    returns None for the others.
     Raises ValueError for shapes that do not match.
     """
     groups = WantedOfMaps(wanted.x, (wanted.w,), (wanted.b,))
@@ -86,7 +87,7 @@ def linear_maps(
     *,
     wanted: WantedOfMaps,
 ) -> tuple[list[Array], Pullback]:
-    """y₁ = x w₁ + b₁, y₂ = x w₂ + b₂, ….   dx = dy₁ w₁ᵀ + dy₂ w₂ᵀ + …,  the others as in `linear`.
+    """y₁ = x w₁ + b₁, y₂ = x w₂ + b₂, ….   dx = dy₁ w₁ᵀ + dy₂ w₂ᵀ + …,  dw and db as in `linear`.
 
     The pullback returns the gradients in the order x, ws, bs, and None for those that are not
     wanted. A dy that is None counts as zero.

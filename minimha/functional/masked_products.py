@@ -37,8 +37,8 @@ def hide(x: Array, visible: Array | None) -> Array:
 
 def ones_where_hidden(x: Any, visible: Array | None) -> Any:
     """x with 1 in place of hidden entries, since these might be NaN. x is a scale or a softcap: a
-    number, or an array or Tensor that may have an entry for each pair. x itself is returned if it
-    is a number, if it is known to be finite, or if nothing is hidden."""
+    number, or an array or Tensor that may have an entry for each pair of query and key. x itself is
+    returned if it is a number, if it is known to be finite, or if nothing is hidden."""
     array = array_of(x)
     if visible is None or not backend.is_array(array) or known_finite(array):
         return x
@@ -46,8 +46,8 @@ def ones_where_hidden(x: Any, visible: Array | None) -> Any:
 
 
 def products(a: Array, b: Array, visible: Array | None) -> Array:
-    """a bᵀ, the products of all rows of a and all rows of b. For a hidden pair the result is
-    finite, even if the rows contain NaN or infinity.
+    """a bᵀ, the products of all rows of a and all rows of b. For a hidden pair, where `visible` is
+    False, the result is finite, even if the rows contain NaN or infinity.
 
     a (…, H, T, N), b (…, G, S, N), visible broadcasts to the result (…, H, T, S). Head h of
     a is multiplied by head h // (H // G) of b.
@@ -123,11 +123,11 @@ def _without_hidden_rows(a: Array, b: Array, visible: Array) -> tuple[Array, Arr
 
 
 def _visible_matmul(a: Array, b: Array, visible: Array) -> Array:
-    """a b with a (…, I, J), b (…, J, N): rows of b that are not finite affect only the rows of
-    a that may see them.
+    """The matrix product of a (…, I, J) and b (…, J, N). If row j of b is not finite, it affects
+    row i of the result only where visible[…, i, j] is True; visible is (…, I, J).
 
-    On a device, a row of the result that sees such a row of b becomes NaN, even where the sum would
-    be infinite.
+    On a device, a row of the result that such a row of b affects becomes NaN, even where the sum
+    would be infinite.
     """
     xp = namespace(a, b)
     nonfinite = ~xp.all(xp.isfinite(b), axis=-1)  # (…, J)

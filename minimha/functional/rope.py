@@ -13,7 +13,7 @@ from .implementations import accelerated
 
 
 class Llama3(NamedTuple):
-    """The slower rotation by which Llama 3.1 reads texts longer than those it was first trained on.
+    """Slower angles for `rope`, with which Llama 3.1 reads texts longer than in its first training.
 
         θ ← θ · (g + (1 − g) / factor),  g = (n − low) / (high − low), limited to 0 … 1
 

@@ -43,8 +43,8 @@ def masked_softmax(
         e = exp(x − peak),  total = Σ e,  y = e / total
         mean = Σ dy · y,  dx = y · (dy − mean + dlse)
 
-    The pullback also takes dlse, the gradient of the result of `log_sums`, or None. The comments
-    give the shapes for x (…, T, S) and axis −1.
+    peak is the largest entry of each row. The pullback also takes dlse, the gradient of the result
+    of `log_sums`; None counts as 0. The comments give the shapes for x (…, T, S) and axis −1.
     """
     xp = namespace(x)
     if mask is not None:
