@@ -38,11 +38,14 @@ def same_in_blocks(
     """Raise AssertionError unless yours(*inputs, *numbers) launches one kernel whose blocks compute
     the expected results, each block only from the tiles that it loads.
 
-    expected  the results by name
-    axes      of inputs and results: {"x": "T D", "y": "D M", "x y": "T M"}. An entry of a result
-              depends on the entries of the inputs at the same index of the axes that both have
-    tile      the largest lengths of a tile: {"T": 4, "D": 8, "M": 2}. Along an axis that the inputs
-              have, too, a block stores no more than this
+    inputs    the arrays by name
+    numbers   the arguments after the arrays, such as a scale or the lengths of a tile
+    expected  the right results by name
+    axes      the letters of each array's axes, {"x": "T D", "y": "D M", "x y": "T M"} for inputs x
+              and y and a result named "x y". An entry of a result depends on the entries of an
+              input that have the same index along all axes that both arrays have
+    tile      the largest lengths of a tile: {"T": 4, "D": 8, "M": 2}. Along an axis that an input
+              has, too, all tiles that a block stores have together no more entries than this
     largest   the largest number of entries of a tile that the kernel makes by joining other tiles
 
     Each block must load everything on which the entries that it stores depend, in any order and any

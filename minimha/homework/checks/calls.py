@@ -28,11 +28,13 @@ class Raised(NamedTuple):
 class Call:
     """One call of a function: its arguments, and its result or a `Raised`.
 
-    given   copies of the arguments and the settings, which the function got and may have changed
-    pulled  if the result is a tuple with functions, as in (value, pullback): the calls of each of
-            these functions, by its index in the tuple
-    tapped  for each call of the keyword `tap`: the name and the array that the function passed, and
-            what `tap` returned, or None if it returned the array itself
+    arguments  the positional arguments
+    settings   the keyword arguments
+    given      the copies of both that the function got, and may have changed
+    pulled     if the result is a tuple with functions, as in (value, pullback): the calls of each
+               of these functions, by its index in the tuple
+    tapped     for each call of the keyword `tap`: the name and the array that the function passed,
+               and what `tap` returned, or None if it returned the array itself
     """
 
     arguments: Any

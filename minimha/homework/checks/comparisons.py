@@ -65,7 +65,7 @@ def _facts(
     yours: Any, expected: np.ndarray, name: str, labels: Sequence[str] | None, tolerance: float
 ) -> list[str]:
     """Return the lines of a message that say how the student's array differs from the expected
-    array; empty if it is right."""
+    array; no lines if it is right. `name` names the array, and `labels` its axes."""
     if not isinstance(yours, np.ndarray | np.generic | float | int | complex):
         wanted = f"an array of shape {expected.shape}" if expected.shape else "a number"
         advice = "np.array, np.stack or np.concatenate makes one array of a list"
@@ -117,8 +117,9 @@ def _as_numbers(x: np.ndarray) -> np.ndarray:
 def _side_by_side(
     yours: np.ndarray, expected: np.ndarray, labels: Any, at: tuple[int, ...] = ()
 ) -> list[str]:
-    """Draw two boolean arrays beside each other, if they are small; of arrays with more than two
-    axes, only the matrix with the worst entry, whose index is `at`."""
+    """Return lines that draw two boolean arrays beside each other, if they are small; of arrays
+    with more than two axes, only the matrix with the worst entry, whose index is `at`. `labels` has
+    the names of the axes. Returns no lines for other arrays."""
     both = yours, expected
     if not all(x.dtype == bool and x.ndim > 1 and max(x.shape[-2:]) <= 10 for x in both):
         return []
@@ -166,8 +167,9 @@ def same_operation(
     yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, large: Sequence[Any],
     name: str = "y", axes: Any = None,
 ) -> None:  # fmt: skip
-    """Compare an operation with the right one: its value; its gradients by `gradcheck`, whose
-    messages say more; then both again for large inputs, by `same_pullback`.
+    """Compare an operation with the right one: first its value, then its gradients by `gradcheck`,
+    which says more about a wrong gradient than `same_pullback`; then `same_pullback` compares value
+    and gradients for large inputs.
 
     yours, right  functions of arrays that return (value, pullback)
     large         inputs for `same_pullback`. If a check calls this function several times, one call
@@ -188,9 +190,9 @@ def same_pullback(
     cotangent with the right gradients.
 
     A gradient check compares a pullback only with its own forward pass, so a pullback that computes
-    a numeric derivative passes it. Here it should be too slow: choose inputs for which a numeric
-    derivative, entry by entry, takes a minute, but Python loops over rows, or over queries and
-    keys, take only about a second.
+    a numeric derivative passes it. In this check such a pullback should be too slow: choose inputs
+    for which a numeric derivative, entry by entry, takes a minute, but Python loops over rows, or
+    over queries and keys, take only about a second.
     """
     parameters = list(inspect.signature(right).parameters)
     when = f" for {parameters[0]} of shape {inputs[0].shape}"

@@ -133,8 +133,8 @@ def error_message(error: BaseException, file: str | None) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, without addresses in memory. It may contain what a student's
-    function returned or was given."""
+    """Return the text of an error, without the addresses in memory of values that it quotes, as in
+    "<function f at 0x7f…>"."""
     return without_addresses(str(error))
 
 

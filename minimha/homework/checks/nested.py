@@ -40,8 +40,8 @@ def agree(leaf: Callable[[Any, Any], bool], x: Any, y: Any) -> bool:
 
 def packed(leaf: Callable[[Any], Any], x: Any) -> Any:
     """Convert x to values that JSON can store: a tuple becomes a list that begins with the string
-    "tuple", a list one that begins with "list". `leaf` converts the leaves: all other parts except
-    dictionaries whose keys are all strings."""
+    "tuple", a list one that begins with "list". A dictionary whose keys are all strings stays one.
+    `leaf` converts every other part, such as an array or a dictionary with numbers as keys."""
     match x:
         case tuple():
             return ["tuple", *(packed(leaf, part) for part in x)]

@@ -42,12 +42,14 @@ def same_on_ranks(
     """Raise AssertionError unless each rank computes its result only from its own data and from the
     messages that it receives.
 
+    yours     the student's function
     call      call(yours, data) returns the results of all ranks
-    worlds    the data of each of the WORLDS copies of all ranks; data that a task gives to every
-              rank is the same in all copies
+    worlds    the data of each world. All ranks run in WORLDS copies, the worlds, on different data;
+              only data that a task gives to every rank is the same in all worlds
     has       has(rank, data) is the data as one rank has it, with zeros for what it lacks
-    expected  the results of all ranks in each copy
-    what      the name of what a rank lacks, for the message: "xs"
+    expected  expected[w][rank] is the right result of a rank in world w
+    rng       draws the order in which the worlds take their turns
+    what      the name of the data of which a rank has only its own part, for the message: "xs"
 
     Returns the messages between ranks.
     """

@@ -42,7 +42,7 @@ def parts(length: int, size: int) -> list[slice]:
 
 def run(function: Callable[..., Any], ranks: int, *args: Any, timeout: float = 300.0) -> list[Any]:
     """Run function(comm, *args) on each rank, and return the results of all ranks, as
-    `minimha.parallel.run` does."""
+    `minimha.parallel.run` does. `timeout` has no effect here: a deadlock is noticed at once."""
     results = run_elsewhere(lambda *of_rank: function(_Communicator(*of_rank), *args), ranks)
     if results is not None:
         return results
@@ -67,9 +67,11 @@ def run(function: Callable[..., Any], ranks: int, *args: Any, timeout: float = 3
 
 @ExtensionPoint
 def run_elsewhere(function: Callable[..., Any], ranks: int) -> list[Any] | None:
-    """An extension point that runs the ranks elsewhere: when a submission is graded, in the process
-    of the grader, if a check there watches the messages. Returns the results of all ranks or, by
-    default, None: then the ranks take turns here."""
+    """An extension point: a replacement may run the ranks, and returns their results. When a
+    submission is graded, the replacement asks the process of the grader, where a check may run the
+    ranks to watch their messages. None, the default result, means that the ranks take turns here.
+
+    The arguments are those of `minimha.parallel.threads.run_elsewhere`."""
     return None
 
 

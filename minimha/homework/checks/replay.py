@@ -37,9 +37,9 @@ LARGE = 1000
 
 @dataclass(frozen=True)
 class Sketch:
-    """A summary of a large array, which a release stores in its place: its shape, its dtype, and
-    its products with four random arrays. Another array of this shape with the same products is
-    taken for the same array."""
+    """A summary of a large array, which a release, the homework without its solutions, stores in
+    its place: its shape, its dtype, and its products with four random arrays. Another array of this
+    shape with the same products is taken for the same array."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -105,8 +105,8 @@ and by the name of the solution that is called."""
 
 @functools.cache
 def results() -> Results:
-    """Return the recorded results that a release contains; empty in the teacher's copy, which has
-    the solutions."""
+    """Return the recorded results that a release, the homework without its solutions, contains.
+    They are empty in the teacher's copy, which has the solutions."""
     return unpacked(FILE.read_bytes()) if FILE.exists() else {}
 
 

@@ -16,6 +16,7 @@ MOST_SLICES = 16
 """The greatest length of an axis for which its slices are compared with each other."""
 
 Close = Callable[[np.ndarray, np.ndarray], bool]
+"""close(x, y) says whether two arrays have the same shape and are equal up to rounding."""
 
 
 @np.errstate(divide="ignore", invalid="ignore")  # an entry, or all of a row, may be 0
@@ -69,7 +70,8 @@ def _moved(a: np.ndarray, b: np.ndarray, names: Sequence[object], close: Close) 
 def _part(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Iterator[str]:
     """Yield a description for each way in which yours (a) consists of slices of the right array (b)
     along an axis: in another order, only one of them, or only their sum or mean. If yours has all
-    the right numbers in another order, the last description says so."""
+    the right numbers in another order, the last description says so. `along` has a phrase for each
+    axis, such as "the axis T"."""
     for axis, name in enumerate(along):
         slices, many = np.moveaxis(b, axis, 0), b.shape[axis]
         if not 1 < many <= MOST_SLICES:
@@ -99,7 +101,8 @@ def _part(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Itera
 def _scaled(a: np.ndarray, b: np.ndarray, along: list[str], close: Close) -> Iterator[str]:
     """Yield a description for each way in which yours (a) is the right array (b) multiplied by a
     factor or with a number added: the same for all entries, or for all entries along an axis. Also
-    say if yours was not summed over an axis, or has many zeros where b has none."""
+    say if yours was not summed over an axis, or has many zeros where b has none. `along` has a
+    phrase for each axis, such as "the axis T"."""
     if a.shape != b.shape:
         for axis in range(a.ndim):
             if any(close(a.sum(axis=axis, keepdims=kept), b) for kept in (False, True)):
