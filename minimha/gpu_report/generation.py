@@ -19,7 +19,7 @@ LONGEST = 15.0
 
 
 def generation(sizes: Sizes) -> Iterator[Row]:
-    """Yield a row for the GPU and one for the CPU: how many tokens per second a GPT generates with
+    """Yield a row for the CPU and one for the GPU: how many tokens per second a GPT generates with
     a cache, in a single sequence that starts with one token."""
     model, _, _ = model_and_batch(sizes)
     for name in ("numpy", "cupy"):
