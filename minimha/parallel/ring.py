@@ -61,8 +61,8 @@ def ring_attention(
     its queries to each block, and merges these results as `merge_attention` does. So a rank needs
     memory for its own part and for the arrays of the mask, and little more.
 
-    Raises ValueError on every rank if there are more ranks than positions, or if the parts are not
-    those of `part`; and the errors of `scaled_dot_product_attention`.
+    Raises ValueError on every rank if there are more ranks than positions, or if any T_r or S_r is
+    not the length that `part` gives the rank; and the errors of `scaled_dot_product_attention`.
     """
     return ring(
         query,
@@ -88,16 +88,17 @@ def ring(
     softcap: float | None = None,
     zigzag: bool = False,
 ) -> tuple[Array, Pullback]:
-    """`ring_attention` on arrays. The attention to block i is (outᵢ, lseᵢ), and the results for all
-    blocks are merged to (out, lse):
+    """`ring_attention` on arrays. The attention to block i gives the output outᵢ, and lseᵢ, the
+    logsumexp of each query's scores. The results for all blocks are merged to out and lse:
 
         wᵢ = exp(lseᵢ − lse)          doutᵢ = wᵢ · dout
-        out = Σ wᵢ · outᵢ             dlseᵢ = wᵢ · Σ dout · (outᵢ − out)
+        out = Σᵢ wᵢ · outᵢ            dlseᵢ = wᵢ · Σ dout · (outᵢ − out)
 
-    Only out and lse are kept. So in the pullback the blocks go round the ring again, and each step
-    computes the attention to a block again; its pullback gives a contribution to dQ, dK and dV. The
-    gradients of a block's keys and values travel with the block, and every rank adds its
-    contribution; the last rank sends them to the owner.
+    The last sum is over the axis of length Dv. Of these results, only out and lse are kept for the
+    pullback. There the blocks go round the ring again, and each rank computes its attention to each
+    block again; the pullback of this attention returns what it contributes to dQ, dK and dV. The
+    contributions to dK and dV travel with the block: each rank adds its own to their sums, and the
+    last one sends these to the owner, the rank that holds the block's keys and values.
     """
     check(Arguments(query, key, value, scale=scale, softcap=softcap))
     xp = namespace(query)
@@ -123,7 +124,8 @@ def ring(
     out = xp.zeros((*lse.shape, value.shape[-1]), **like)  # (…, H, T_r, Dv)
 
     def step(owner: int, block: Block) -> None:
-        """Merge the attention to the block of this owner into out and lse."""
+        """Merge the attention to a block of `owner`, the rank that holds its keys and values, into
+        out and lse."""
         heads = block.query_heads
         q = query[..., heads, :, :]  # (…, H/G, T_r, D)
         out_of_heads = out[..., heads, :, :]  # (…, H/G, T_r, Dv)
@@ -166,7 +168,8 @@ def ring(
         finite_lse = xp.where(lse == -math.inf, 0.0, lse)  # (…, H, T_r)
 
         def step_back(owner: int, block: Block) -> None:
-            """Add what the block of this owner contributes to the gradients."""
+            """Add to the gradients what the attention to a block of `owner`, the rank that holds
+            its keys and values, contributes to them."""
             heads = block.query_heads
             q = query[..., heads, :, :]  # (…, H/G, T_r, D)
             dq = dquery[..., heads, :, :]  # (…, H/G, T_r, D)
@@ -227,7 +230,9 @@ def _attention(
     scale: float | None,
     softcap: float | None,
 ) -> tuple[tuple[Array, Array], Pullback]:
-    """The attention of t queries of a rank to s keys of a block: (outᵢ, lseᵢ), and the pullback."""
+    """The attention of t queries of a rank to s keys of a block: the values (outᵢ, lseᵢ) of `ring`,
+    and the pullback. `seen` is the part of the mask for these queries and keys, or None if every
+    query sees every key."""
     x = Arguments(q, k, v, None, None, scale, softcap, seen, return_weights=False)
     wanted = scaled_dot_product_attention.wanted(query=True, key=True, value=True)
     (out_i, _, lse_i), pull_i = choose("auto", x).function(x, wanted)
@@ -241,8 +246,13 @@ def _contributions(
     dout_out: Array,  # (…, H/G, t)
     lse: Array,  # (…, H/G, t)
 ) -> tuple[Array, Array, Array]:
-    """The gradients that these t queries and s keys contribute to dQ, dK and dV, by the formulas of
-    `ring`."""
+    """What the attention of t queries to s keys contributes to dQ, dK and dV, by the formulas of
+    `ring`.
+
+    values, pull_i  the results of `_attention`
+    dout_out        Σ dout · out, a sum over Dv
+    lse             that of the attention to all blocks
+    """
     out_i, lse_i = values
     xp = namespace(out_i)
     w_i = xp.exp(lse_i - lse)  # (…, H/G, t)
@@ -256,7 +266,8 @@ def _contributions(
 
 
 def _of_one_head(query: Array, key: Array, value: Array, **settings: Any) -> tuple[Array, Pullback]:
-    """The value and the pullback of `ring` for arrays without an axis for heads."""
+    """The value and the pullback of `ring` for arrays without an axis for heads, such as a query
+    (T_r, D). The settings are the keyword arguments of `ring`."""
     y, pull = ring.function(
         query[None, ...],  # (1, T_r, D)
         key[None, ...],  # (1, S_r, D)

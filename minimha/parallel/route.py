@@ -119,8 +119,8 @@ class Route:
                 dx[...] += self._comm.recv(last)
 
     def _neighbours(self, owner: int) -> tuple[int, int]:
-        """The stops before and after this rank, of an owner's keys. They form a ring: before the
-        owner comes the last stop, and after the last stop comes the owner."""
+        """The stops before and after this rank on the way of an owner's keys. The stops form a
+        ring: before the owner comes the last stop, and after the last stop comes the owner."""
         stops = self._stops[owner]
         here = stops.index(self._comm.rank)
         return stops[here - 1], stops[(here + 1) % len(stops)]
@@ -135,6 +135,7 @@ class Route:
         """Yield (rows, columns, mask) for each tile of scores between this rank's queries and piece
         n of an owner's keys.
 
+        heads          a slice of the query heads: the mask may differ between heads
         rows, columns  slices of this rank's queries and of the keys in the piece
         mask           the part of the mask for this tile and these heads, or None if every query of
                        the tile sees every key of it
@@ -158,9 +159,10 @@ class Route:
                 yield rows, _moved(columns, -piece.start), mask
 
     def _tiles_of(self, query_runs: list[slice]) -> list[list[Tile]]:
-        """The tiles that a rank with the queries of these runs has to compute: for each owner of
-        keys, a list. It leaves out tiles whose keys all lie outside the range that each query may
-        see."""
+        """The tiles that a rank with these runs of queries has to compute: a list for each owner of
+        keys. The mask gives each query an interval, the range [start, stop) that holds all keys
+        which the query may see. A tile is left out if none of its keys lies in the interval of any
+        of its queries."""
         tiles: list[list[Tile]] = [[] for _ in self._keys]
         for rows, queries in _placed(query_runs):
             part = self._mask.part(self.shape, queries, slice(None))
@@ -201,6 +203,6 @@ def _moved(run: slice, by: int) -> slice:
 
 
 def _placed(held: list[slice]) -> list[tuple[slice, slice]]:
-    """Pairs of slices, one for each of the runs of positions that a rank holds: first the slice of
-    the rank's own arrays, where the runs lie side by side, then that of the whole sequence."""
+    """A pair of slices for each of the runs of positions that a rank holds: where the run is in the
+    rank's own arrays, in which its runs lie side by side, and where it is in the whole sequence."""
     return list(zip(in_turn(run.stop - run.start for run in held), held, strict=True))

@@ -25,10 +25,10 @@ def run(
 
         mh.parallel.run(lambda comm: comm.all_reduce(np.array([comm.rank])), 3)   # three times [3]
 
-    Returns the results in the order of ranks. If a rank raises an error, those that wait for it
-    stop, and run raises this error with a note that names the rank. If several ranks raise errors
-    of their own, it raises that of the lowest rank. Raises CommunicationError if the ranks disagree
-    about what to do next, if all wait for each other, or if a message is left unread.
+    Returns the results in the order of ranks. If a rank raises an error, the ranks that wait for it
+    stop, and `run` raises this error with a note that names the rank. If several ranks raise errors
+    of their own, `run` raises that of the lowest rank. Raises CommunicationError if the ranks
+    disagree about what to do next, if all wait for each other, or if a message is left unread.
 
     The results and the error do not depend on which thread runs first.
     """
@@ -40,8 +40,9 @@ def run(
 
 @ExtensionPoint
 def run_elsewhere(function: Callable[..., Any], ranks: int) -> list[Any] | None:
-    """An extension point: a replacement runs the ranks in place of threads, and returns their
-    results. Homework replaces it to record the messages. None means: run them in threads.
+    """An extension point, a function that can be replaced: `run` calls it first. A replacement runs
+    the ranks without threads, and returns their results in a list. Homework provides one to record
+    the messages. If the result is None, as it is here, `run` runs the ranks in threads.
 
     function(rank, size, post, take) is the program of a rank, which sends an array x by
     post(x, to, text) and receives one by take(source, text). The text names the operation, such as
@@ -197,8 +198,8 @@ class _World:
         self.waiting.pop(rank, None)
 
     def find_deadlock(self) -> None:
-        """If every rank that has not ended is waiting, and the condition of none of them holds,
-        mark them as stuck and wake them all up."""
+        """If every rank that has not ended is waiting, and none of the conditions for which they
+        wait is true, mark these ranks as stuck and wake them up."""
         everyone_waits = len(self.waiting) + len(self.ended) == len(self.comms)
         if everyone_waits and not any(holds() for holds in self.waiting.values()):
             self.stuck |= self.waiting.keys()

@@ -30,8 +30,8 @@ def ulysses_attention(
 ) -> Any:
     """`scaled_dot_product_attention` of a sequence whose positions are divided among the ranks.
 
-    query  (…, H, T_r, D), the queries at this rank's positions, one of `parts`
-    key    (…, G, S_r, D), the keys at its positions; value (…, G, S_r, Dv)
+    query  (…, H, T_r, D), the queries at the positions that `parts` gives this rank
+    key    (…, G, S_r, D), the keys at these positions; value (…, G, S_r, Dv)
     mask   refers to positions in the whole sequence
 
     scale and softcap are numbers, as in `scaled_dot_product_attention`. Returns this rank's part of

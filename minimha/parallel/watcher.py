@@ -32,9 +32,10 @@ def connect(name: str, neighbours: Any) -> socket.socket:
 
 
 def watch(server: socket.socket) -> str:
-    """Accept the connections of the ranks, and wait until one breaks or brings a byte. If it
-    breaks, the rank crashed or was killed: return a report that names it. If it brings a byte, the
-    rank ends by itself: return an empty text."""
+    """Accept the connections of the ranks to the socket `server`, and wait until one breaks or a
+    rank sends a byte. A broken connection means that its rank crashed or was killed: return a
+    report that names it. A byte means that the rank is about to end by itself: return an empty
+    text."""
     watched = selectors.DefaultSelector()
     watched.register(server, selectors.EVENT_READ)
     while True:

@@ -78,10 +78,12 @@ class Way:
         return x
 
     def gather(self) -> None:
-        """Copy the parameters of all ranks' own models to the whole model."""
+        """Copy the parameters of `own`, from all ranks, to the whole model. Here `own` is the whole
+        model, so there is nothing to copy."""
 
     def scatter(self) -> None:
-        """Copy this rank's part of the whole model to its own."""
+        """Copy this rank's part of the whole model's parameters to `own`. Here `own` is the whole
+        model, so there is nothing to copy."""
 
 
 class PositionParallel(Way):
@@ -107,9 +109,10 @@ class PositionParallel(Way):
     ) -> Any:
         """The attention of a layer, with the arguments of `scaled_dot_product_attention`.
 
-        Raises ValueError for all others that are given, such as bias, sink, dropout, keep and
-        return_weights. rng alone is no dropout, and implementation changes no result: both are
-        accepted and not used.
+        Raises ValueError for any other argument that is used, such as bias, sink, dropout, keep or
+        return_weights; None, False and a dropout of 0 do not count. rng and implementation are
+        accepted but ignored: rng does nothing without dropout, and all implementations give the
+        same result, up to rounding.
         """
         given = [name for name, x in others.items() if x is not None and x is not False]
         if others.get("dropout") == 0:
