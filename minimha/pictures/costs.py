@@ -26,8 +26,9 @@ def costs(compared: Comparison, over: str = "D") -> Figure:
     """Parameters, flops and expected time of each form of the projections, as curves over one size.
 
     compared  from `mh.cost.compare`, which sets the other sizes, the implementation and the machine
-    over      the size on the horizontal axis: "M", "H", "D" or "T". It takes powers of two, D up to
-              2·M, and the size in compared, which a dotted line marks
+    over      the size on the horizontal axis: "M", "H", "D" or "T". The curves are computed at
+              powers of two, for "D" up to 2·M, and at the size in `compared`, which a dotted line
+              marks
 
     Forms with equal cost share a line.
 

@@ -60,7 +60,8 @@ def data_flow(
 
 
 def _boxes(rows: Sequence[Sequence[str]]) -> tuple[dict[str, Place], dict[str, str]]:
-    """Two dictionaries, by the names of the boxes: where each box is, and its label."""
+    """Two dictionaries whose keys are the names of the boxes: the place (left, right, y) of each
+    box, and its label."""
     places: dict[str, Place] = {}
     labels = {}
     for r, row in enumerate(rows):
@@ -74,7 +75,8 @@ def _boxes(rows: Sequence[Sequence[str]]) -> tuple[dict[str, Place], dict[str, s
 
 
 def _stretched(name: str, places: dict[str, Place], arrows: Sequence[tuple[str, ...]]) -> Place:
-    """The place of a box, made wide enough to reach every box that an arrow connects it with."""
+    """The place of the box with this name, made wide enough to lie above or below every box that an
+    arrow connects it with."""
     reached = [places[end][0] for arrow in arrows if name in arrow[:2] for end in arrow[:2]]
     left, right, y = places[name]
     return min(reached, default=left), max(reached, default=right), y
@@ -91,8 +93,9 @@ def _draw_box(axes: Axes, place: Place, label: str) -> None:
 
 
 def _draw_arrows(axes: Axes, start: Place, end: Place, forward: str, gradient: str = "") -> None:
-    """Draw an arrow from one box to another and, if `gradient` is not empty, a dashed arrow back
-    beside it. Arrows are straight down if the boxes overlap horizontally."""
+    """Draw an arrow with the label `forward` from one box to another and, if `gradient` is not
+    empty, a dashed arrow back with this label beside it. The arrows are vertical if the boxes
+    overlap horizontally."""
     low, high = max(start[0], end[0]), min(start[1], end[1])
     x0, x1 = ((low + high) / 2,) * 2 if low <= high else (sum(start[:2]) / 2, sum(end[:2]) / 2)
     down = _HEIGHT / 2 if start[2] > end[2] else -_HEIGHT / 2

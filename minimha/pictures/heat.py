@@ -36,13 +36,14 @@ def heat_map(
     rows     T labels; a string gives one label per character; by default rows are numbered
     columns  S labels; by default those of the rows, if T = S
     axes     what the rows and columns are
-    signed   False: white is 0, dark blue is 1. True: white is 0, blue above it and orange below,
-             darkest at the largest size. By default False if all entries lie in 0 … 1
+    signed   False: white is 0, dark blue is 1. True: white is 0, positive entries are blue and
+             negative ones orange, darkest at the largest absolute value. By default False if all
+             entries lie in 0 … 1, otherwise True
     label    what the numbers are, for the colour scale
 
     In matrices of up to 12 rows and columns, each cell shows its number. In larger ones, cells
-    below −10% of the largest have a minus sign, so that the sign is readable in grey print. Entries
-    that are infinite or NaN are grey, with a cross where no number is shown.
+    below −10% of the number with the darkest blue have a minus sign, so that the sign is readable
+    in grey print. Entries that are infinite or NaN are grey, with a cross where no number is shown.
 
     Returns the figure; `save` writes it to a file.
     Raises ValueError for an array that is not a matrix of real numbers, and for labels that do not
@@ -170,12 +171,14 @@ def _on_host(array: Any) -> np.ndarray:
 
 
 def visible(token: str) -> str:
-    """A token with visible signs for blanks and unprintable characters."""
+    """A token as a picture shows it: "␣", "↵" or "⇥" for a token that is a single space, line break
+    or tab, and "�" for each unprintable character of other tokens."""
     return _VISIBLE.get(token, "".join(c if c.isprintable() else "�" for c in token))
 
 
 def _labels(tokens: Sequence[str] | None, n: int) -> list[str]:
-    """The tokens as labels. Without tokens, the labels are at most a dozen of the n positions."""
+    """A label for each of n rows or columns: the token or, without tokens, the position. Only up to
+    a dozen positions are shown; the labels of the others are empty."""
     if tokens is not None:
         return [visible(token) for token in tokens]
     step = -(-n // _SMALL)

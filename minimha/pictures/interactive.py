@@ -77,8 +77,8 @@ class Attention:
 
 
 def _page(data: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: str) -> str:
-    """The HTML of a picture. It is a form, so that each picture has its own choice of heads; Enter
-    does not submit it."""
+    """The HTML of the heat maps: a <form>, so that the choice of a head in one picture does not
+    change what other pictures show. Enter does not submit it."""
     maps = data.reshape(-1, *data.shape[-2:])
     widest = max(_width(visible(token)) for token in keys)
     upright = widest > 2

@@ -21,8 +21,8 @@ def losses(
     training    the loss, in nats, by step, or a list of the losses of steps 1, 2, …
     validation  the loss on held-out data, by step
 
-    The running mean is over a fiftieth of all steps, because the losses of single batches vary
-    widely.
+    The losses of single batches vary widely. So the running mean at a step averages the latest
+    losses: as many as a fiftieth of all steps.
 
     Returns the figure; `save` writes it to a file.
     """
@@ -51,7 +51,8 @@ def losses(
 
 
 def _running_mean(values: Sequence[float], span: int) -> np.ndarray:
-    """For each of the values, the mean of the last `span` values up to it; fewer at the start."""
+    """For each of the values, the mean of the last `span` values up to and including it; at the
+    start there are fewer."""
     sums = np.cumsum([0.0, *values])
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - span)

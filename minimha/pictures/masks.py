@@ -31,11 +31,12 @@ def mask(
 ) -> Figure:
     """A mask: rows are queries, columns are keys; dark blue = may attend, white = hidden.
 
-    rule    one of `minimha.masks`
-    shape   of the scores, (…, H, T, S) or (T, S); by default a small one that fits. If sequences or
-            heads differ, each gets a panel, up to four of them
-    block   (queries, keys): draws the grid of blocks, and marks which are empty, full or partial
-    title   by default the expression of the mask
+    rule    a mask from `minimha.masks`, such as masks.causal()
+    shape   of the scores, (…, H, T, S) or (T, S); by default a small one that fits the mask. If the
+            mask differs between sequences or heads, each gets a panel, up to four of them
+    block   (queries, keys), the size of blocks: draws the grid of blocks, and marks which are
+            empty, full or partial
+    title   by default the expression that makes the mask
 
     Returns the figure; `save` writes it to a file. Raises ValueError if the mask does not fit the
     shape.
@@ -70,7 +71,8 @@ def mask(
 
 
 def mask_svg(rule: Mask) -> str | None:
-    """The picture of a mask in a notebook; None if the mask fits no small shape."""
+    """The SVG that a notebook shows for a mask. None if the mask does not fit its `small_shape`, or
+    if T·S is larger than LARGEST there."""
     try:
         *_, t, s = shape = small_shape(rule)
         return svg(mask(rule, shape)) if t * s <= LARGEST else None
@@ -79,15 +81,16 @@ def mask_svg(rule: Mask) -> str | None:
 
 
 def small_shape(rule: Mask) -> tuple[int, ...]:
-    """A small shape of scores that fits the mask: the lengths of the mask's own arrays, and 8 where
-    any length fits."""
+    """A small shape of scores for a picture of the mask. A mask made from arrays gives some of the
+    lengths; if it gives only one of T and S, the other is the same, and if neither, both are 8."""
     *lead, t, s = (0, 0, *rule.sizes)[-max(2, len(rule.sizes)) :]
     return (*(n or 1 for n in lead), t or s or 8, s or t or 8)
 
 
 def _panels(arrays: Sequence[Any], lead: int) -> tuple[list[str], list[np.ndarray]]:
-    """Divide arrays into panels, one for each sequence and head: the names of the panels, such as
-    "head 2", and the arrays with one axis of panels in place of all axes before the last two.
+    """Divide arrays into panels, one for each sequence and head. Returns the names of the panels,
+    such as "head 2", and the arrays with a single first axis, the panel, in place of all axes
+    before the last two.
 
     lead  the number of axes of the scores before T and S
 
@@ -109,7 +112,8 @@ def _panels(arrays: Sequence[Any], lead: int) -> tuple[list[str], list[np.ndarra
 
 
 def _cells(axes: Axes, seen: np.ndarray) -> None:
-    """Draw a cell for each query and key: queries from top to bottom, keys from left to right."""
+    """Draw a cell for each query and key, dark where the array `seen` (T, S) is true, and otherwise
+    white: queries from top to bottom, keys from left to right."""
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import FixedLocator, MaxNLocator
 

@@ -138,7 +138,8 @@ def _bends(boxes: list[_Box]) -> list[_Box]:
 def _lines(
     node: Node, shapes: dict[Edge, tuple[int, ...] | None], names: dict[Edge | None, str]
 ) -> list[str]:
-    """The text of a box: names, shapes, and gradients once they are computed."""
+    """The lines of text in the box of a node: its operation, the names and shapes of its values,
+    and their gradients once they are computed."""
     values = [(node, k) for k in range(node.values)]
     name = ", ".join(names[value] for value in values if value in names)
     operation = "leaf" if node.function is None else node.signature.name
@@ -175,8 +176,9 @@ def _arrange(rows: list[list[_Box]]) -> None:
 
 
 def _apart(below: list[_Box]) -> Iterator[tuple[_Box, float]]:
-    """Yield each of the boxes below a box, and how far to shift the arrow to it sideways, in
-    pixels: a step that uses a value twice appears twice, and gets two arrows side by side."""
+    """Yield each of the boxes below a box, with the distance in pixels by which to shift the arrow
+    to it sideways. A step that uses a value twice, such as x · x, is twice in the list `below`, and
+    gets two arrows side by side."""
     for k, box in enumerate(below):
         yield box, _ASIDE * (below[:k].count(box) - (below.count(box) - 1) / 2)
 
