@@ -85,7 +85,7 @@ FORMS: dict[str, type[Any]] = {}
 
 
 def form_named(name: str) -> type[Any]:
-    """The form of this name. Raises ValueError for a name that is not in `FORMS`."""
+    """The class of the form with this name. Raises ValueError for a name that is not in `FORMS`."""
     if name not in FORMS:
         raise ValueError(
             f"no form of the projections is called {name!r}: there are {', '.join(FORMS)}"
@@ -146,8 +146,8 @@ class Form(Module):
         return replace(self, **weights)
 
     def trainable(self) -> Self:
-        """A copy of this form in which each weight is a Tensor that requires a gradient, not an
-        array as it is here."""
+        """A copy of this form, whose weights are arrays: in the copy each weight is a Tensor that
+        requires a gradient."""
         return self.mapped(lambda x: parameter(backend.copy(x)))
 
     def weights(self) -> list[Any]:
@@ -203,8 +203,9 @@ class Form(Module):
         """The rank of the product W_i = W_i^Q W_i^Kᵀ for each head: the number of its singular
         values that are larger than rounding errors.
 
-        It is at most D, unless W_i itself is learned, or is so much smaller than its factors that
-        the rounding errors of the product count.
+        It is at most D, with two exceptions: the bilinear form learns W_i itself, and a W_i that is
+        much smaller than its factors may have singular values that are only rounding errors of the
+        product, but too large to be recognised as such.
         """
         wide: Any = self.mapped(lambda p: widened(p.data))
         if self.form != "bilinear":

@@ -63,7 +63,7 @@ def project_in(
     num_heads: int,
     wanted: Wanted,
 ) -> tuple[Array, Pullback]:
-    """y = split_heads(x w + b).   The gradients are those of `linear`, whose dy is merge_heads(dy).
+    """y = split_heads(x w + b).   The gradients are those of `linear`, with merge_heads(dy) as dy.
 
     x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D).
     """
@@ -139,7 +139,7 @@ def project_fused(
 ) -> tuple[tuple[Array, Array, Array], Pullback]:
     """The values (Q, K, V): the columns of x w + b are cut into Q, K and V, and each into heads.
 
-    The gradients are those of `linear`, whose dy is the merged dQ, dK and dV side by side.
+    The gradients are those of `linear`, with the merged dQ, dK and dV side by side as dy.
 
     x (…, T, M), w (M, (H + G)·D + G·Dv), b ((H + G)·D + G·Dv,); Q (…, H, T, D), K (…, G, T, D),
     V (…, G, T, Dv).

@@ -52,7 +52,8 @@ class PerHead(Stacked):
 
 
 def _in_heads(x: Any, ws: list[Any], bs: list[Any] | None) -> Any:
-    """x multiplied by the matrix of each head: (…, T, M) -> (…, H, T, D)."""
+    """x multiplied by the matrix of each head, plus the bias of the head if there are biases:
+    (…, T, M) -> (…, H, T, D)."""
     if bs is None:
         bs = [None] * len(ws)
     heads = [linear(x, w, b) for w, b in zip(ws, bs, strict=True)]  # H times (…, T, D)
