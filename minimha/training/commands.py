@@ -78,7 +78,8 @@ _ATTENTION = "attention.png"
 
 
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `minimha train`, and store the function that runs it as `run`."""
+    """Add the arguments of `minimha train` to a parser. The options that it returns have the
+    attribute `run`, the function that runs the command."""
     for name, (metavar, default, text) in SETTINGS.items():
         about = f"{text} (default: {default})"
         parser.add_argument(f"--{name}", type=type(default), metavar=metavar, help=about)
@@ -99,7 +100,8 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `minimha generate`, and store the function that runs it as `run`."""
+    """Add the arguments of `minimha generate` to a parser. The options that it returns have the
+    attribute `run`, the function that runs the command."""
     _add(parser, _generate, {
         "folder": ({"type": Path, "metavar": "FOLDER"},
                    "written by minimha train, or with a pretrained model"),
@@ -278,8 +280,8 @@ class Run:
     @property
     def is_complete(self) -> bool:
         """Whether `train` has done everything that follows the last step: it draws the picture of
-        the attention weights, and then deletes the previous checkpoint. The picture alone does not
-        show this, since an interrupted run has one, too."""
+        the attention weights, and then deletes the previous checkpoint. The picture alone would be
+        no proof, since `train` also draws it after Ctrl-C."""
         picture, previous = self.folder / _ATTENTION, self.folder / _PREVIOUS
         return picture.exists() and not previous.exists()
 
@@ -443,7 +445,7 @@ def _model(folder: Path) -> tuple[GPT, data.CharacterTokenizer | interchange.Pre
 
 
 def _tokenizer(path: Path, size: int) -> data.CharacterTokenizer:
-    """Read the saved tokenizer. Raises ValueError if it has another number of characters than the
+    """Read a saved tokenizer. Raises ValueError unless it has `size` characters, as many as the
     model has tokens."""
     characters = read_json(path, LIST)
     for k, character in enumerate(characters):

@@ -19,11 +19,12 @@ REFERENCE = "python_reference.txt"
 
 
 def python_reference() -> str:
-    """The documentation that comes with Python, for `help()`: real text on every machine.
+    """The documentation of the Python language, as `help()` shows it: real text that comes with
+    Python, without a download.
 
     It differs between versions of Python. A browser's Python comes without it; there it is read
-    from the file REFERENCE in the current folder, that of the chapters. Raises ValueError if
-    neither is there.
+    from the file python_reference.txt in the folder of the chapters, the current one. Raises
+    ValueError if there is neither the documentation nor the file.
     """
     try:
         from pydoc_data.topics import topics
@@ -77,9 +78,10 @@ def shakespeare() -> str:
 
 
 class CharacterTokenizer:
-    """The distinct characters of a text, in order; a token is the index of a character.
+    """A tokenizer whose vocabulary is the distinct characters of a text, sorted. A token is the
+    index of a character.
 
-    stop  the tokens that end a text: none
+    stop  the tokens that end a text: an empty tuple, since no character does
     """
 
     stop: tuple[int, ...] = ()
@@ -103,7 +105,8 @@ class CharacterTokenizer:
         return "".join(self.stream(tokens))
 
     def stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
-        """Yield the character of each token as it arrives. The prompt is ignored."""
+        """Yield the character of each token as it arrives. The prompt, which
+        `PretrainedTokenizer.stream` needs, is ignored."""
         return (self.characters[k] for k in tokens)
 
 
@@ -153,7 +156,8 @@ def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
 def bigram_loss(parts: Split, vocabulary: int) -> float:
     """Cross entropy, in nats, of a bigram table on the validation tokens.
 
-    p(b | a) = (count(a, b) + 0.1) / (count(a) + 0.1 · V), counted on the training part.
+    p(b | a) = (count(a, b) + 0.1) / (count(a) + 0.1 · V), where V is the vocabulary, is the
+    probability that token b follows token a. The counts are those of the training tokens.
     A baseline for models that see more than the last character.
     """
     p = np.full((vocabulary, vocabulary), 0.1)

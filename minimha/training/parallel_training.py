@@ -31,10 +31,10 @@ class ParallelTraining(Training):
 
     The other arguments are those of `Training`, with a GPT as the model. Without dropout, losses,
     weights and checkpoints are those of one process, up to rounding, which a long run may amplify.
-    Without rotary positions, qk_norm and softcap, the true gradient of b_k is 0, so its computed
-    gradient is nothing but rounding, and b_k may differ in every digit. A run can be resumed with
-    another number of ranks, another way, or as a `Training`. Rank 0 writes the checkpoints; every
-    rank must be able to read them. Each rank draws its own dropout.
+    In a model that has no rotary positions, no qk_norm and no softcap, the true gradient of b_k is
+    0, so its computed gradient is nothing but rounding, and b_k may differ in every digit. A run
+    can be resumed with another number of ranks, another way, or as a `Training`. Rank 0 writes the
+    checkpoints; every rank must be able to read them. Each rank draws its own dropout.
 
     Raises ValueError for dropout in a way other than "data", and for more ranks than there are
     sequences, heads or positions.
@@ -72,7 +72,7 @@ class ParallelTraining(Training):
 
     def state(self) -> dict[str, np.ndarray]:
         """The arrays of a checkpoint, as `Training.state` returns them, if they were collected
-        after the last step. Raises RuntimeError otherwise."""
+        after the latest step. Raises RuntimeError otherwise."""
         if self._collected is None:
             raise RuntimeError(f"the state is collected every {self.every} steps: save it then")
         return self._collected

@@ -33,7 +33,8 @@ def take(text: Path | None, *, seed: int, steps: int, library: str, picture: Pat
     its heads attend to.
 
     text     the file with the text, or None for Python's own documentation
-    seed     of the weights and of the training, which makes this number of steps
+    seed     of the random weights and of the training
+    steps    number of training steps
     library  the array library to compute with, such as "numpy"
     picture  the file to which the attention weights are drawn
 

@@ -25,13 +25,14 @@ _WIDTH = 72
 
 @dataclass
 class Losses:
-    """The loss, in nats, by step: of each training batch, and of the validation tokens."""
+    """The losses of a run, in nats: two dictionaries with the step as the key, `training` for the
+    loss of each step's batch, and `validation` for the loss on the validation tokens."""
 
     training: dict[int, float] = field(default_factory=dict)
     validation: dict[int, float] = field(default_factory=dict)
 
     def recent(self, steps: int) -> float:
-        """The mean training loss of the last steps."""
+        """The mean training loss of the last `steps` steps."""
         return float(np.mean(list(self.training.values())[-steps:]))
 
 
@@ -178,7 +179,8 @@ def sample(model: Any, validation: np.ndarray, tokenizer: Any, count: int) -> st
 
 def attention(model: Any, validation: np.ndarray, tokenizer: Any) -> tuple[np.ndarray, list[str]]:
     """The attention weights (layers, H, T, T) of the model on a sentence of the validation text,
-    and the text of each of its T tokens. A sentence too long for a picture is cut off."""
+    and the text of each of its T tokens. A sentence that is too long for the model's context or
+    for a picture is cut off."""
     sentence = real_sentence(tokenizer.decode(validation[:10_000]))
     tokens = tokenizer.encode(sentence)[: min(model.context, 32)]
     weights = attention_weights(model, tokens)
