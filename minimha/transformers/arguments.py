@@ -31,8 +31,9 @@ InitOfFields = Callable[Concatenate[Any, Fields], None]
 def arguments_of(
     settings: Callable[Fields, Settings],
 ) -> Callable[[Init[Settings]], InitOfFields[Fields]]:
-    """A decorator for an `__init__` that takes an object of a dataclass. Callers pass the fields of
-    the dataclass instead, and `__init__` receives the object made of them.
+    """A decorator for an `__init__` whose only argument after self is an instance of the dataclass
+    `settings`. Callers pass the fields of the dataclass as arguments, such as Layer(width=16), and
+    `__init__` receives the instance made from them, Settings(width=16).
 
     The signature that `help` shows has the fields with their defaults, required ones first.
     """
@@ -64,8 +65,8 @@ def arguments_of(
 
 
 def explained_by(settings: type) -> Callable[[Class], Class]:
-    """A decorator that appends to a class's docstring those of a dataclass and of the dataclasses
-    it extends: `help` then explains all arguments."""
+    """A decorator that appends to a class's docstring those of the dataclass `settings` and of the
+    dataclasses that it extends: `help` then explains all arguments of the class."""
 
     def decorated(cls: Class) -> Class:
         explaining = [each for each in settings.__mro__ if is_dataclass(each)]

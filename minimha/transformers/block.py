@@ -83,8 +83,10 @@ class Block(Module):
     ) -> Any:
         """The output (B, T, M) for x (B, T, M) and, with cross, a memory (B, S, M).
 
-        With return_weights also the attention weights (B, H, T, T) and, with cross, (B, H, T, S).
-        With a cache, those of self-attention have a column for each key in it as well.
+        mask is that of self-attention, memory_mask that of the attention to the memory.
+        With return_weights, also returns the weights of self-attention (B, H, T, T) and, with
+        cross, those of cross-attention (B, H, T, S). With a cache, the weights of self-attention
+        have a column for each of the earlier keys in the cache as well.
         positions, cache and rng are those of `MultiHeadAttention`.
         """
         weights: list[Any] | None = None
@@ -160,8 +162,8 @@ class Block(Module):
         return self.dropout(self.norm_mlp_output(y), rng)  # (B, T, M)
 
     def _inside_window(self, mask: AnyMask) -> AnyMask:
-        """The mask for a block with a window: it also hides the tokens outside the window. Without
-        a window, the mask as it is; None hides nothing."""
+        """The mask combined with the block's window: tokens outside the window are hidden, too. A
+        block without a window returns the mask unchanged. A mask that is None hides nothing."""
         if self.window_mask is None:
             return mask
         if mask is None:
@@ -226,8 +228,8 @@ def unchanged(x: Any) -> Any:
 
 
 def widen_vectors(model: Module) -> None:
-    """Convert the biases and the weights of norms to float32. The matrices stay as they are: linear
-    maps and embeddings widen them, so that the model computes in float32."""
+    """Convert the biases and the weights of norms to float32. The matrices keep their dtype, such
+    as bfloat16: linear maps and embeddings widen them, so that the model computes in float32."""
     for p in model.parameters():
         if p.ndim < 2:
             p.data = widened(p.data)

@@ -19,7 +19,8 @@ from .gpt import GPT
 class Reader:
     """A model that reads a growing sequence.
 
-    When the context is full, it goes on with the newest half of it, as if nothing had come before.
+    When the context is full, the reader drops the older half of it, and the model continues with
+    the newer half as if the sequence began there.
     """
 
     def __init__(
@@ -211,7 +212,8 @@ def _drawn(
 
 
 def checked_tokens(tokens: Array) -> np.ndarray:
-    """The tokens (B, T), of any integer type, as int64 on the host. Raises as `generate` does."""
+    """The tokens (B, T), of any integer dtype, as a NumPy array of int64. Raises TypeError if they
+    are not integers, and ValueError if the shape is not (B, T) with T at least 1."""
     backend.require(backend.is_integral, array_of(tokens), "tokens")
 
     # Drawn tokens will be appended: uint8, for example, has none above 255.

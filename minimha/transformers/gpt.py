@@ -120,8 +120,8 @@ class GPT(Module):
         return logits
 
     def _embed(self, tokens: Array, past: int, positions: Array | None) -> Any:
-        """The input of the first block, (B, T, M), for tokens (B, T) that follow `past` others, or
-        that have these positions (T,)."""
+        """The input of the first block, (B, T, M), for tokens (B, T) at these positions (T,). If
+        positions is None, the tokens follow `past` earlier ones."""
         x = self.tokens(tokens)  # (B, T, M)
         if self.embedding_scale is not None:
             x = x * self.embedding_scale
@@ -163,8 +163,8 @@ class GPT(Module):
                 p.data = backend.normal(rng, p.shape, std=std, dtype=self.settings["dtype"])
 
     def _check(self, tokens: Array, past: int, caches: int) -> None:
-        """Raise unless tokens are integers (B, T) for which the context has room after `past`
-        others, and each block has one of the caches."""
+        """Raise unless tokens are integers (B, T), the context has room for them after `past`
+        earlier tokens, and the number of caches is the number of blocks."""
         backend.require(backend.is_integral, tokens, "tokens")
         room = self.context - past
         if tokens.ndim != 2 or tokens.shape[1] > room:
