@@ -42,8 +42,8 @@ namespaces: dict[type, Any] = {}
 
 
 def namespace(*arrays: Any) -> Any:
-    """The array-API namespace of the first array among the arguments: its library's module of
-    functions, such as numpy."""
+    """The array-API namespace of the first array among the arguments: the module with the
+    functions of its library, such as numpy. Raises TypeError if no argument is an array."""
     for y in arrays:
         if type(y) in namespaces:
             return namespaces[type(y)]
@@ -99,7 +99,8 @@ def library(name: str) -> Any:
 
 
 def is_array(x: object) -> bool:
-    """Whether x is an array of a library of the standard (not a NumPy scalar, list or number).
+    """Whether x is an array of NumPy, CuPy or another library that follows the array-API standard.
+    False for a NumPy scalar, a list and a number.
 
     Raises TypeError for NumPy's masked arrays and matrices.
     """
@@ -152,8 +153,8 @@ def is_half(x: object) -> bool:
 
 
 def is_complex(x: object) -> bool:
-    """Whether x is an array of complex numbers, which have no gradient. They come from the complex
-    step of gradient checks, f(x + ih)."""
+    """Whether x is an array of complex numbers, for which this package computes no gradients. They
+    come from the complex step of gradient checks, f(x + ih)."""
     if type(x) is np.ndarray:
         return x.dtype.kind == "c"
     return has_kind(x, "complex floating")
@@ -177,8 +178,9 @@ def is_exact(x: object) -> bool:
 
 
 def has_kind(x: Any, kind: str | tuple[str, ...]) -> bool:
-    """Whether x is an array whose dtype is of this kind, or of one in a tuple of kinds: those of
-    the standard's `isdtype`, such as "integral". bfloat16 counts as "real floating"."""
+    """Whether x is an array whose dtype is of this kind, or of one in a tuple of kinds. Kinds have
+    the names that `isdtype` of the array-API standard gives them, such as "integral". bfloat16
+    counts as "real floating"."""
     if getattr(getattr(x, "dtype", None), "name", "") == "bfloat16":  # of ml_dtypes
         return kind == "real floating" or "numeric" in kind
     return is_array(x) and bool(namespace(x).isdtype(x.dtype, kind))
@@ -235,9 +237,9 @@ def number(x: Any) -> Any:
 
 
 def setting(x: Any) -> Any:
-    """Convert a setting, an argument such as axis: NumPy's scalars and arrays without axes become
-    Python numbers, also inside tuples, lists, dictionaries and slices. Anything else is returned
-    as it is.
+    """Convert a setting, an argument such as axis: NumPy's scalars and arrays without axes, of
+    shape (), become Python numbers, also inside tuples, lists, dictionaries and slices. Anything
+    else is returned as it is.
 
     Arrays without axes are common: where a reduction of NumPy returns a number, those of other
     libraries return such an array. If it is on a device, the host waits for it. The number does
@@ -345,15 +347,16 @@ def owned(arrays: list[Any], k: int) -> Array:
 
 @extension_point
 def large_sum(a: Array, b: Array) -> Array:
-    """a + b for large arrays on the host. At this extension point, a package may provide a faster
-    sum."""
+    """a + b for large arrays on the host. It is an extension point: a package may provide a faster
+    function in its place."""
     return a + b
 
 
 @extension_point
 def device_sum(x: Array, axis: Any, keepdims: bool) -> Array | None:
-    """The sum that `total` returns for an array that is not NumPy's; None if the array's own
-    library is to compute it. At this extension point, a package may provide a faster sum."""
+    """The sum over axis that `total` returns for an array that is not NumPy's, or None to leave the
+    sum to the array's own library, as this default does. It is an extension point: a package may
+    provide a faster sum in its place."""
     return None
 
 
@@ -381,7 +384,8 @@ def on_cupy(x: Any) -> bool:
 
 
 def on_host(x: Array) -> bool:
-    """Whether the entries can be read without synchronising a device."""
+    """Whether x lies in the memory of the host, so that reading its entries does not make the host
+    wait for a device."""
     return isinstance(x, np.ndarray) or "cpu" in str(x.device).lower()
 
 
@@ -543,8 +547,8 @@ def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
 
 
 def erf(x: Array) -> Array:
-    """The error function, which the standard lacks: the library's own, or SciPy's on the host, or
-    Python's in a browser, where SciPy is missing."""
+    """The error function, which the array-API standard lacks: the library's own, or SciPy's on the
+    host, or Python's in a browser, where SciPy is missing."""
     special = namespace(x)
     if on_cupy(x):
         special = importlib.import_module("cupyx.scipy.special")
@@ -574,8 +578,8 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 
 def einsum(subscripts: str, *operands: Array) -> Array:
-    """Einstein summation, which the standard lacks, by the einsum of the library of the arrays, or
-    by NumPy on the host if the library has none."""
+    """Einstein summation, which the array-API standard lacks, by the einsum of the library of the
+    arrays, or by NumPy on the host if the library has none."""
     xp = namespace(*operands)
     if hasattr(xp, "einsum"):
         settings = {}
@@ -587,7 +591,8 @@ def einsum(subscripts: str, *operands: Array) -> Array:
 
 
 def generator(rng: Rng) -> np.random.Generator:
-    """rng itself if it is a generator or `EMPTY`, else a new generator with the seed rng."""
+    """rng itself if it is a generator or `EMPTY`, which draws nothing; else a new generator with
+    the seed rng."""
     if rng is EMPTY:
         return rng
     return np.random.default_rng(setting(rng))
@@ -605,7 +610,8 @@ leaves the memory uninitialised."""
 
 def normal(rng: Rng, shape: tuple[int, ...], *, std: float, dtype: str) -> Array:
     """An array of normal numbers with mean 0 and standard deviation std, drawn on the host, so that
-    a seed gives the same numbers for every library. If rng is `EMPTY`, nothing is drawn."""
+    a seed gives the same numbers for every library. If rng is `EMPTY`, nothing is drawn, and the
+    entries are whatever lay in memory."""
     shape = tuple(map(index, shape))
     if rng is EMPTY:
         return np.empty(shape, dtype)

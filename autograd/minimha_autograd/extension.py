@@ -40,8 +40,9 @@ _CHANGING = allocate_lock()
 
 
 class _Block:
-    """An open block of `replaced_by` and the function that is called inside it. A block equals only
-    itself, so that of two blocks with one function, the right one is removed at its end."""
+    """An open `with point.replaced_by(function)` block and its function. A block equals only
+    itself: if two open blocks have the same function, the one that ends is removed from the list,
+    not the other."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -68,7 +69,8 @@ class ExtensionPoint:
         return self.function(*args, **kwargs)
 
     def provide(self, function: Callable[..., Any]) -> None:
-        """From now on, call this function in place of the default."""
+        """From now on, call this function in place of the default, except inside the blocks of
+        `replaced_by`."""
         with _CHANGING:
             self._provided = function
             self._choose()
@@ -99,13 +101,14 @@ class ExtensionPoint:
 
 
 def extension_point(default: Callable[..., Any]) -> ExtensionPoint:
-    """Make a function of a module an extension point, at which the function that `providers` names
-    for it is called instead of it."""
+    """Turn a function of a module, the default, into an extension point. If the dictionary
+    `providers` names a function for it, calls go to that function, which is imported at the first
+    of them; otherwise they go to the default."""
     point = ExtensionPoint(default)
 
     def first_call(*args: Any, **kwargs: Any) -> Any:
-        """Import the function that `providers` names for this point, replace the default by it, and
-        call it. If `providers` names none, call the default."""
+        """Import the function that `providers` names for this extension point, call it, and let
+        later calls go to it directly. If `providers` names none, call the default."""
         path = providers.get(f"{default.__module__}:{default.__qualname__}")
         if path is None:
             return default(*args, **kwargs)

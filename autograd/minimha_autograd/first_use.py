@@ -23,10 +23,12 @@ def on_first_use(
                 "transformers": "GPT Block",
             })
 
-    rooms  for each of these modules, by name, what the package offers from it: names of its objects
-           or of modules inside it, with spaces between them. The package offers the room, too
+    rooms  for each of these modules, by name, the names that can be imported from the package
+           though they are defined in the room: its objects, or modules inside it, with spaces
+           between them. The room itself can be imported, too
 
-    Type checkers and editors read the imports after TYPE_CHECKING; `dir` lists `__all__`.
+    Type checkers and editors read the imports after TYPE_CHECKING; `dir` of the package lists its
+    `__all__`.
     """
     room_of = {name: room for room, names in rooms.items() for name in names.split()}
 
