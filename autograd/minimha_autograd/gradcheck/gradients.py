@@ -35,15 +35,15 @@ up to rounding."""
 class Gradients:
     """The gradients of a function by its own pullback, for random cotangents.
 
-    Raises GradcheckError before any comparison for values that are not finite floats or differ from
-    call to call, arrays changed in place, and gradients that are of the wrong kind or differ when
-    the pullback is called again.
+    Raises GradcheckError before any comparison if the values are not finite floats, if f or its
+    pullback changes an array in place, if a gradient has the wrong type or dtype, or if a second
+    call of f or of its pullback gives other results than the first, except for rounding.
 
     gradients    the gradient of each checked input, by the number of the input, on the host
     noise        how much rounding may change each gradient, by the number of the input
     wrong_shape  the numbers of the inputs whose gradient does not have their shape
-    not_linear   for each input whose gradient is not linear in the cotangent, by name, a text that
-                 says how this shows
+    not_linear   by name, the inputs whose gradient is not linear in the cotangent, each with the
+                 end of a sentence, such as "is the same whatever the cotangent is: …"
     """
 
     def __init__(self, function: CheckedFunction, rng: np.random.Generator) -> None:
@@ -109,7 +109,7 @@ class Gradients:
         """How much rounding changes the gradients at these inputs, which lie beside a kink. At the
         kink itself this cannot be measured: there, a rounding error may lead to another piece of
         the function, with another gradient."""
-        noise = dict(self._elsewhere_noise)
+        noise = dict(self._estimated_noise)
         hosts = {k: x.astype(self.function.originals[k].dtype) for k, x in hosts.items()}
         base = self.at(hosts)
         for _ in range(3):
@@ -124,14 +124,16 @@ class Gradients:
         self,
         at: int | str,
         held: Mapping[str, np.ndarray] | None = None,
-        seen: tuple[int | str, np.ndarray] | None = None,
+        term: tuple[int | str, np.ndarray] | None = None,
     ) -> Loss:
-        """L = Σ c · f as a function of one input or intermediate.
+        """L as a function of one input or intermediate: L = Σ c · f with the cotangents c or, if
+        `term` is given, another sum.
 
         at    the number of the input, or the name of the intermediate
-        held  values, by name, at which intermediates are held fixed
-        seen  if given, a pair (which, c), and L = Σ c · y for one value y: the result of f with
-              the number `which`, or the intermediate with this name
+        held  values, by name, at which other intermediates are held fixed
+        term  a pair (which, w): L is then Σ w · y for a single array y, the result of f with the
+              number `which` or the intermediate of this name. Infinite and NaN entries of y
+              count as 0
         """
         function = self.function
 
@@ -142,14 +144,14 @@ class Gradients:
                 hosts[at] = x
             else:
                 inner[at] = x
-            tap = Tap(inner) if inner or seen else None
+            tap = Tap(inner) if inner or term else None
             with np.errstate(all="ignore"):  # a step may leave the domain
                 values = function.evaluate(hosts, tap)
                 terms = list(zip(self.cotangents, values, strict=True))
-                if seen and tap:
-                    name, c = seen
-                    y = values[name] if isinstance(name, int) else tap.hosts[name]
-                    terms = [(c, np.where(np.isfinite(y), y, 0))]  # a masked score is −∞
+                if term and tap:
+                    which, w = term
+                    y = values[which] if isinstance(which, int) else tap.hosts[which]
+                    terms = [(w, np.where(np.isfinite(y), y, 0))]  # a masked score is −∞
                 return sum(
                     np.sum(np.multiply(c, y, dtype=np.result_type(y.dtype, np.float64)))
                     for c, y in terms
@@ -194,7 +196,7 @@ class Gradients:
         values, pullback = function.call(function.copies(hosts, requires_grad=True))
         for n, y in enumerate(map(backend.to_numpy, values)):
             nearby = partial(self._value_nearby, n)
-            elsewhere = partial(self._values_elsewhere, n)
+            elsewhere = partial(self._values_in_other_precision, n)
             if not is_rounding(expected[n], y, largest(expected[n]), nearby, elsewhere):
                 raise function.error(
                     "two calls with the same inputs gave different values: does it draw random "
@@ -212,14 +214,14 @@ class Gradients:
         for k, dx in kept.items():
             size = self._terms_of(k, dx)
             nearby = partial(self._gradient_nearby, k)
-            elsewhere = partial(self._gradients_elsewhere, k)
+            elsewhere = partial(self._gradients_in_other_precision, k)
             if not is_rounding(dx, again[k], size, nearby, elsewhere):
                 raise function.error(
                     f"called twice with one cotangent, the pullback gave two gradients of "
                     f"{function.names[k]}: does it draw random numbers, add to an array that it "
                     "keeps, or change what it saved?"
                 )
-        self._look_whether_linear(kept, self._sorted(pullback(*other), hosts)[0])
+        self._check_linearity(kept, self._sorted(pullback(*other), hosts)[0])
 
         # Arrays that were returned earlier must still hold what they held.
         for k, dx in kept.items():
@@ -236,9 +238,9 @@ class Gradients:
                 "same array each time"
             )
 
-    def _look_whether_linear(self, gradients: Arrays, times_minus_4: Arrays) -> None:
-        """Check that −4 times the cotangent gives −4 times the gradient, up to rounding. Where it
-        does not, add the input to `not_linear`."""
+    def _check_linearity(self, gradients: Arrays, times_minus_4: Arrays) -> None:
+        """Check that −4 times the cotangent gives −4 times the gradient, up to rounding. Add the
+        inputs for which it does not to `not_linear`."""
         for k in gradients.keys() - self.wrong_shape:
             dx, other = gradients[k], times_minus_4[k]
             with np.errstate(all="ignore"):
@@ -247,7 +249,7 @@ class Gradients:
                 same = largest(other - dx) <= allowed
             size = self._terms_of(k, dx)
             nearby = partial(self._gradient_nearby, k)
-            elsewhere = partial(self._gradients_elsewhere, k, factors=SCALED)
+            elsewhere = partial(self._gradients_in_other_precision, k, factors=SCALED)
             if off <= allowed or is_rounding(dx, other / -4, size, nearby, elsewhere):
                 continue
 
@@ -300,8 +302,8 @@ class Gradients:
         return gradients, inner
 
     def _host(self, dx: Any, name: str) -> np.ndarray:
-        """The array on the host that a pullback returned as the gradient of the input or
-        intermediate of this name."""
+        """dx, which a pullback returned as the gradient of the input or intermediate of this name,
+        as an array on the host. Raises GradcheckError unless it is an array or a number."""
         if not (backend.is_array(dx) or isinstance(dx, Number)):
             text = f"the gradient of {name} is a {type_name(dx)}: a pullback returns arrays"
             raise self.function.error(text)
@@ -319,7 +321,7 @@ class Gradients:
         float32.
         """
         eps = max((float(np.finfo(c.dtype).eps) for c in self.cotangents), default=0.0)
-        elsewhere = dict.fromkeys(self.gradients, 0.0)
+        estimated = dict.fromkeys(self.gradients, 0.0)
         for nearness in (1, 1 / 3, 1 / 9, 1 / 27):
             factor = 1 + 4096 * eps * rng.random()  # so that everything is rounded anew
             moved = perturbed(self.cotangents, rng)
@@ -333,16 +335,16 @@ class Gradients:
                 for k, x in self.function.originals.items()
             }
             for k, dx in self._pull_if_possible(nearer, self.cotangents).items():
-                elsewhere[k] = max(elsewhere[k], float(np.finfo(dx.dtype).eps) * largest(dx))
+                estimated[k] = max(estimated[k], float(np.finfo(dx.dtype).eps) * largest(dx))
         exact: Arrays = {}
         if not all(dx.dtype == np.float64 for dx in self.gradients.values()):
             cotangents = [c.astype("float64") for c in self.cotangents]
             exact = self._pull_if_possible(self.function.as_dtype("float64"), cotangents)
         for k, dx in exact.items():
             distance, size = largest(dx - self.gradients[k]), largest(self.gradients[k])
-            elsewhere[k] = min(0.1 * distance, max(elsewhere[k], 1e-3 / 30 * size))
-        self.noise = {k: max(noise, elsewhere[k]) for k, noise in self.noise.items()}
-        self._elsewhere_noise = elsewhere
+            estimated[k] = min(0.1 * distance, max(estimated[k], 1e-3 / 30 * size))
+        self.noise = {k: max(noise, estimated[k]) for k, noise in self.noise.items()}
+        self._estimated_noise = estimated
 
     def _pull_if_possible(self, hosts: Arrays, cotangents: list[np.ndarray]) -> Arrays:
         try:
@@ -367,21 +369,23 @@ class Gradients:
     def _gradient_nearby(self, k: int) -> np.ndarray:
         return self._pull(self._nearby(), self.cotangents)[0][k]
 
-    def _elsewhere(self) -> str:
+    def _other_precision(self) -> str:
         """The name of the other precision: float32 if the results are float64, and vice versa."""
         return "float32" if self.cotangents[0].dtype == np.float64 else "float64"
 
-    def _values_elsewhere(self, n: int) -> list[np.ndarray]:
-        """The results of a few calls of f in the other precision, at the same inputs: of each call,
-        the value number n."""
-        hosts = self.function.as_dtype(self._elsewhere())
+    def _values_in_other_precision(self, n: int) -> list[np.ndarray]:
+        """The value number n of f at the same inputs in the other precision, computed by a few
+        calls."""
+        hosts = self.function.as_dtype(self._other_precision())
         return [self.function.evaluate(hosts)[n] for _ in SAME]
 
-    def _gradients_elsewhere(self, k: int, factors: Sequence[int] = SAME) -> list[np.ndarray]:
-        """The gradient of input k in the other precision, once for each factor: the cotangents are
-        multiplied by the factor, and the gradient is divided by it."""
-        hosts = self.function.as_dtype(self._elsewhere())
-        cotangents = [c.astype(self._elsewhere()) for c in self.cotangents]
+    def _gradients_in_other_precision(
+        self, k: int, factors: Sequence[int] = SAME
+    ) -> list[np.ndarray]:
+        """The gradient of input k in the other precision, computed once for each factor: the
+        cotangents are multiplied by the factor, and the gradient is divided by it."""
+        hosts = self.function.as_dtype(self._other_precision())
+        cotangents = [c.astype(self._other_precision()) for c in self.cotangents]
         return [self._pull(hosts, [n * c for c in cotangents])[0][k] / n for n in factors]
 
     def _terms_of(self, k: int, dx: np.ndarray) -> float:
