@@ -40,10 +40,11 @@ def gradcheck(
             or by name, {"query": "B H T D"}, which may name intermediates too
     rng     a generator or a seed for the random cotangents
     method  "auto": the complex step where f allows it and finite differences confirm it, otherwise
-            Richardson's extrapolation; with more than 4096 entries, the largest arrays, or all,
-            are checked along random directions. Or "complex step", "richardson", "fourth-order"
-            or "central" (differences), "adjoint" (random directions v: ⟨dx, v⟩ = dL along v).
-            Wherever entries are compared, central differences are checked as well
+            Richardson's extrapolation; if there are more than 4096 entries in total, the largest
+            arrays, or all, are checked along random directions only. Or "complex step",
+            "richardson", "fourth-order" or "central" (differences), "adjoint" (random directions
+            v: ⟨dx, v⟩ = dL along v). Wherever entries are compared, central differences are
+            checked as well
     parameters
             Tensors by name, or a module, whose gradients are checked as well; by default those of
             f, if it is a module
@@ -51,12 +52,13 @@ def gradcheck(
     f must be deterministic: the same inputs must give the same value. Where f allows it, gradients
     in float32 are compared with numeric ones in float64.
 
-    If a check passes, the gradients are right at these inputs up to the errors in the report. It
-    does not see a factor of 1 + 5·10⁻¹³, a mistake 10¹³ times smaller than the largest entry of its
-    gradient, or what a note in the report leaves open: a gradient lost in rounding (in float64,
-    too), or a kink at which the search found no answer. At a kink every gradient passes that is a
-    weighted mean of the gradients at points nearby, over all inputs jointly (Clarke 1983): for relu
-    at 0 any number from 0 to 1, for max(a, b) at a = b any (w, 1 − w) with w from 0 to 1.
+    If a check passes, the gradients are right at these inputs up to the errors in the report. The
+    check does not see a factor of 1 + 5·10⁻¹³, a mistake 10¹³ times smaller than the largest entry
+    of its gradient, or what was not decided according to a note in the report: a gradient lost in
+    rounding (in float64, too), or a kink at which the search found no answer. At a kink every
+    gradient passes that is a weighted mean of the gradients at points nearby, over all inputs
+    jointly (Clarke 1983): for relu at 0 any number from 0 to 1, for max(a, b) at a = b any
+    (w, 1 − w) with w from 0 to 1.
 
     If a gradient is wrong, the check searches the intermediate values for the wrong step. In a
     function of Tensors these are the results of all operations. A function of arrays may have a

@@ -132,8 +132,8 @@ def _with_other_cotangents(
 @extension_point
 def explain(failed: FailedCheck) -> tuple[str, Any]:
     """The message of a check that failed, and a diagnosis, an object that holds the wrong step and
-    its likely cause. This default states the facts, with None in place of a diagnosis; a package
-    may provide a function that searches for the cause."""
+    its likely cause. This default searches for no cause: its message states the facts, and the
+    diagnosis is None. It is an extension point: a package may provide a function that searches."""
     return failed.message(), None
 
 
@@ -164,8 +164,8 @@ def _badness(row: Row) -> float:
 
 def _few_enough(targets: Mapping[str, Target]) -> set[str]:
     """The names of the arrays that are checked entry by entry: the smallest, with up to Target.MANY
-    entries in total. They are fewer if all arrays together are large, because each entry takes
-    several evaluations of f, and these then take longer.
+    entries in total. If all arrays together have more than twice as many entries, the limit is
+    lower: each entry takes several evaluations of f, which take longer for large arrays.
     """
     total, few = 0, set()
     everything = sum(target.x.size for target in targets.values())

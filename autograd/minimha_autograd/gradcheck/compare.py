@@ -139,11 +139,13 @@ class Target:
     loss      L, the number that is differentiated, as a function of this array
     rounding  roughly the rounding error of L
     noise     how much the gradient changes if its inputs change in their last digits
-    scales    for each entry of x, the unit of its steps; by default, from its size
+    scales    for each entry of x, the unit of its steps; by default about its absolute value, as
+              the function `scales` computes it
     confirmed whether the complex step is known to be right, so that differences need not confirm it
-    at_kinks  a function that returns the Verdict on kinks, None if there are none. Given a boolean
-              array of the entries that differ from the numeric gradient, it looks again for kinks
-              there. None for an intermediate, whose kinks are not looked for in this way
+    at_kinks  a function that returns the Verdict on the kinks of this array, None if there are
+              none. Given a boolean array of the entries whose gradient differs from the numeric
+              one, it looks again for kinks there. None instead of a function for an intermediate
+              and for L along a line, where `_between_slopes` looks for kinks
     """
 
     MANY: ClassVar[int] = 4096
@@ -166,12 +168,13 @@ class Target:
     ) -> Iterator[Comparison]:
         """Yield one comparison for each method, most precise first.
 
-        entrywise  for "auto", whether to compare each entry, which takes long for a large array;
-                   by default, up to MANY entries
+        entrywise  for "auto", whether to compare entry by entry, which takes long for a large
+                   array, or along random directions; by default, entry by entry if the array has
+                   at most MANY entries
 
         Wherever entries are compared, central differences are used, too. "auto" adds the complex
         step if the function accepts complex numbers and differences confirm it, and otherwise
-        Richardson's method. Instead of comparing each entry, it may use random directions.
+        Richardson's method.
         """
         if entrywise is None:
             entrywise = self.x.size <= self.MANY
@@ -236,7 +239,8 @@ class Target:
 
     @property
     def analytic(self) -> bool:
-        """Whether the complex step gives a gradient, and differences confirm it where they must."""
+        """Whether the complex step gives a gradient that differences confirm or that is known to be
+        right (see `confirmed`)."""
         return self._complex_step[0] is not None
 
     @cached_property
@@ -258,14 +262,14 @@ class Target:
 
     @property
     def entry_scales(self) -> np.ndarray:
-        """The scale of each entry of x."""
+        """The scale of each entry of x, the unit of its steps."""
         if self.scales is None:
             return scales(self.x)
         return self.scales
 
     def _bound(self, method: str) -> float:
-        """The relative error allowed against a method: that for float32 if x or the gradient under
-        check is float32, else that for float64."""
+        """The relative error allowed in a comparison with this numeric method: that for float32 if
+        x or the gradient under check is float32, else that for float64."""
         coarser = min(self.x.dtype.name, self.gradient.dtype.name)  # "float32" < "float64"
         return BOUNDS[method][coarser]
 
@@ -429,7 +433,8 @@ class Target:
         return fitting, note
 
     def only_kinks(self) -> Comparison | None:
-        """The comparison of the entries at kinks alone; None if there are none."""
+        """A comparison of the gradient under check with the nearest right one, at the entries that
+        are at a kink alone; None if there are no such entries."""
         kinks = self.kinks
         if kinks is None or not kinks.at.any():
             return None
@@ -448,9 +453,10 @@ class Target:
         return found.noting(kinks.note, "another cotangent")
 
     def _adjoint(self, why: str) -> Comparison:
-        """Compare ⟨dx, v⟩ with the derivative of L along v, for random directions v. These are 0 at
-        entries that lie at a kink; the worst of these entries is one more comparison. `why` is a
-        note that says why entries are not compared one by one, or empty."""
+        """Compare ⟨dx, v⟩ with the derivative of L along v, for random directions v, where dx is
+        the gradient under check. The directions do not move entries that are at a kink; the worst
+        of these entries is compared by itself with the nearest right gradient. `why` is a note
+        that says why entries are not compared one by one, or empty."""
         rng = np.random.default_rng(0)
         kinks = self.kinks
         own = self._own_noise(kinks)

@@ -52,8 +52,8 @@ class FailedCheck:
         )
 
     def claims(self) -> list[Claim]:
-        """The wrong claims of the gradients at kinks, each once. A claim is the slope along a
-        direction that a gradient implies."""
+        """The wrong claims that the gradients under check make at kinks, each listed once. A claim
+        is the slope of L along a direction that a gradient implies: the dot product of the two."""
         verdicts = (target.kinks for target in self.targets.values())
         claims = (claim for verdict in verdicts if verdict for claim in verdict.claims)
         return list({claim.entries: claim for claim in claims}.values())

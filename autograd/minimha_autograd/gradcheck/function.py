@@ -259,7 +259,8 @@ def _input_names(signature: Mapping[str, inspect.Parameter], count: int) -> list
 
 
 def kind_of(x: Any) -> str:
-    """What f returned instead of what it must return, in words: "a tuple of array, function"."""
+    """What f or its pullback returned, in words, for a message that says what it should have
+    returned: "a tuple of array, function"."""
     if x is None:
         return "None: is a return missing?"
     kind = f"a {type_name(x)}"

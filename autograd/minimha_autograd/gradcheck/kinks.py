@@ -42,8 +42,8 @@ class Claim(NamedTuple):
     """What a gradient says about a direction at a kink, and the slopes that the function has at
     points nearby.
 
-    entries    for each entry that moves along the direction: the input, the index of the entry, and
-               how far it moves relative to the others
+    entries    for each entry that moves along the direction: the name of the input, the index of
+               the entry, and how far it moves relative to the others
     low, high  the smallest and the largest slope along the direction at points nearby
     claimed    the slope along it that the gradient claims, its dot product with the direction
     """
@@ -54,7 +54,8 @@ class Claim(NamedTuple):
     claimed: float
 
     def text(self) -> str:
-        """A sentence that states the claim, for the message of the error."""
+        """A sentence for the message of the error: "If x[2] increases, the slope nearby is 1; the
+        gradient claims 0.5", without a full stop."""
         moves = [f"{name}{list(at) if at else ''}" for name, at, _ in self.entries]
         if len(moves) > 6:
             moves = [*moves[:5], f"{len(moves) - 5} more entries"]
@@ -91,8 +92,8 @@ class Verdict:
     """What was found about kinks and the gradient of one input.
 
     at         a boolean array: the entries that are at a kink
-    fitting    the gradient under check where it is right or the search found no answer, and
-               elsewhere the nearest gradient that is right
+    fitting    a gradient to compare with the one under check: the same numbers in entries where
+               that is right or the search found no answer, otherwise the nearest right ones
     tolerance  the error allowed in each entry at a kink
     noise      the error that rounding may cause in an entry that is not at a kink
     undecided  the number of entries for which the search found no answer
@@ -119,8 +120,8 @@ class Verdict:
 
 class Kinks:
     """Finds the pieces of L around the checked inputs, and judges from them whether gradients are
-    right at kinks. A piece is a region in which L is smooth, such as x > 0 for relu; all inputs
-    move at once to find them."""
+    right at kinks. A piece is a region in which L is smooth, such as x > 0 for relu. The search
+    moves all inputs at once."""
 
     def __init__(self, gradients: Gradients, targets: Mapping[str, Checked]) -> None:
         self._nearby = Nearby(gradients, targets)
@@ -131,7 +132,8 @@ class Kinks:
     def verdict(self, name: str, suspects: np.ndarray | None = None) -> Verdict | None:
         """The verdict on the gradient of one input; None if there is no kink.
 
-        suspects  entries whose gradient is not the numeric one: the search includes kinks there
+        suspects  a boolean array of the entries whose gradient under check differs from the numeric
+                  one: if no kink is known there, the search is repeated to look for one
         """
         if not self._looked and self._nearby.x.size:
             self._looked = True
@@ -208,10 +210,14 @@ class Kinks:
         return self._verdicts(pieces) or {}
 
     def _different(self) -> np.ndarray:
-        """Up to MANY entries whose numeric gradients differ between a few points nearby, or whose
-        gradient under check is NaN or infinite. To see this, a suspect, whose gradient under check
-        is not the numeric one, is also moved far above all others and far below them: of many tied
-        entries, most are the largest at none of the other points."""
+        """Up to MANY entries whose numeric gradients differ between a few random points nearby, or
+        whose gradient under check is NaN or infinite.
+
+        If many entries are tied, as in a maximum, most of them are the largest at none of these
+        points, so their gradient is always 0. Therefore a suspect, an entry whose gradient under
+        check differs from the numeric one at x, is also moved far above all other entries and far
+        below them.
+        """
         far, step, bound = (
             self._nearby.measured.far,
             self._nearby.measured.step,
@@ -235,8 +241,8 @@ class Kinks:
         return np.flatnonzero(apart | ~np.isfinite(self._nearby.gradient))[:MANY]
 
     def _same_nearby(self) -> bool:
-        """Whether the gradient at a point nearby is close to the one at x, which is the common
-        case. True if the pullback fails at this point."""
+        """Whether the pullback gives almost the same gradient at a random point nearby as at x, as
+        it does unless a step has a kink at x. True if the pullback fails at this point."""
         nearby = self._nearby.pull(self._nearby.point(self._nearby.ray(), self._nearby.pulled.near))
         close = 10 * self._nearby.pulled.checked * abs(self._nearby.gradient).max(initial=0.0)
         return nearby is None or not (abs(nearby - self._nearby.gradient) > close).any()

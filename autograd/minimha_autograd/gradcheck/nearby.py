@@ -14,7 +14,8 @@ __tracebackhide__ = True
 
 
 class Checked(Protocol):
-    """What this file needs to know about an input whose gradient is under check: see `Target`."""
+    """An input whose gradient is under check, with the attributes that `Nearby` uses. `Target` is
+    such a class, and explains them."""
 
     @property
     def x(self) -> np.ndarray: ...
@@ -31,8 +32,8 @@ class Radii(NamedTuple):
 
     far, near  two distances: a kink at x looks the same at both, a kink beside x does not
     step       the step of central differences at distance far
-    sharp      the error of the limit of gradients along a ray towards x, relative to its largest
-               entry
+    sharp      the error of a gradient that is extrapolated along a ray to x, relative to its
+               largest entry
     bound      the error allowed in the gradient under check, relative to the largest entry
     checked    the relative error allowed where a slope by central differences confirms a gradient
     """

@@ -57,15 +57,18 @@ class Pieces:
     """The gradients of the pieces of L around the inputs x, found along rays: directions from x. A
     piece is a region in which L is smooth.
 
-    entries    those whose gradient is measured by differences; None if the pullback computes the
-               gradients of all entries
-    asked      the entries whose gradient under check differs from the numeric one
-    rays       random directions, of all inputs and of each input almost alone, one in which later
-               entries move farther, and the opposites of these; then those of `_look_closer`
-    limits     the gradient along each ray, close to x
+    entries    the indices of the entries whose gradients are measured by differences; None if the
+               gradients come from the pullback, which computes those of all entries
+    asked      a boolean array: the entries whose gradient under check differs from the numeric one
+    rays       random directions in which all inputs move alike; for each of up to 8 inputs, some in
+               which the others hardly move; one in which later entries move farther than earlier
+               ones; the opposite of each of these; then the rays that `_look_closer` adds. Without
+               those for which `limit` is None
+    limits     for each ray, the gradient of L on it, extrapolated to x: an array as long as x
     tolerance  the error allowed in each entry of a gradient
-    varying    the entries whose gradients differ between pieces
-    unseen     entries whose pieces were not looked for, because there were too many
+    varying    a boolean array: the entries whose gradients differ between pieces
+    unseen     a boolean array: the entries for which `_look_closer` had to leave out the search,
+               because more than LOOKS entries needed one
     """
 
     def __init__(
@@ -100,14 +103,15 @@ class Pieces:
                 self.limits.append(limit)
 
     def _look_closer(self) -> None:
-        """Look for pieces that the first rays may have missed: along these rays, only a few of many
-        tied entries were the largest or the median.
+        """Look for pieces that the first rays may have missed: of many tied entries, only a few
+        were the largest or the median along these rays.
 
         An entry seems to have further pieces if its gradient under check is outside the range of
-        its gradients in the pieces found so far, or differs from the numeric one though these are
-        all the same. Two new rays move such an entry far above all others and far below them. On a
-        third it changes places with an entry whose gradient is unusual there, and so do a few
-        entries whose gradients fit and are the same in all pieces.
+        its gradients in the pieces found so far, or if it differs from the numeric one though its
+        gradients in all these pieces are equal. Three new rays are tried for such an entry: along
+        two, it moves far above all others and far below them; the third is one of `_exchanged`.
+        That third ray is also tried for a few entries whose gradients are equal in all pieces and
+        fit the gradient under check.
         """
         nearby = self._nearby
         seen = np.array(self.limits)
@@ -125,9 +129,10 @@ class Pieces:
         del self._largest, self.tolerance, self._sharp, self.varying
 
     def _exchanged(self, i: int, seen: np.ndarray) -> np.ndarray:
-        """A new direction in which to look for a piece: a copy of a random ray, in which entry i is
-        exchanged with the entry whose gradient along that ray is farthest from its median over all
-        rays. `seen` are the gradients along the rays."""
+        """A new direction in which to look for a piece: a copy of one of the rays, chosen at
+        random, in which entry i is exchanged with an entry j. Among all entries, j is the one whose
+        gradient along that ray is farthest from its own median over all rays. `seen` are the
+        gradients along the rays, one row for each."""
         k = int(self._rng.integers(len(seen)))
         j = int(abs(seen[k] - np.median(seen, axis=0)).argmax())
         ray = self.rays[k].copy()
@@ -145,7 +150,8 @@ class Pieces:
         """The gradient along the ray u, extrapolated to its beginning at x; None if the ray crosses
         another kink, or leaves the domain.
 
-        everywhere  whether the gradient at a larger distance from x must be almost the same
+        everywhere  whether to return None, too, if the gradient at a larger distance from x, on the
+                    same ray, is not almost the same
         """
         point, near = self._nearby.point, self._radii.near
         full, half = (self._gradient(point(u, near * part)) for part in (1.0, 0.5))
@@ -235,8 +241,9 @@ class Pieces:
     @cached_property
     def at(self) -> np.ndarray:
         """A boolean array: the entries at a kink of L or of one of its steps. Either their
-        gradients differ between pieces, or their gradient here differs from the gradient at points
-        nearby, or there were too many to look for their pieces."""
+        gradients differ between pieces, or their gradient under check, which is that at x, differs
+        from the gradient at points nearby, or they are `unseen`. If gradients are measured by
+        differences, only the first of these counts."""
         if self._entries is not None:  # the others were not measured
             return self.varying
         other = ~(abs(self._nearby.gradient - self.limits[0]) <= self.tolerance)
@@ -276,9 +283,10 @@ class Pieces:
         return [at[roots == r] for r in np.unique(roots)]
 
     def _not_alone(self, at: np.ndarray) -> np.ndarray:
-        """Those of the entries `at` whose gradients may depend on how other entries move. The
-        gradient of an independent entry has one value along all rays that increase the entry, and
-        one along all rays that decrease it."""
+        """Those of the entries `at` whose gradients may depend on how other entries move. An entry
+        is among them if its gradient differs between two rays that both increase the entry or both
+        decrease it, or if it does not differ between any rays. All of `at` if there are up to 16.
+        """
         if len(at) <= 16:
             return at
         limits = np.array(self.limits)
@@ -325,10 +333,10 @@ class Pieces:
         pieces: Hull,
         wanted: float,
     ) -> tuple[np.ndarray | None, bool]:
-        """The gradient of a piece whose slope along d is larger than that of all known pieces, or
-        None; and, if None, whether the gradient under check surely claims too large a slope,
-        because several searches ended at the same smaller one. `wanted` is the slope that it
-        claims.
+        """Search for a piece whose slope along d is larger than that of all known pieces. Returns
+        (its gradient, False) if there is one, else (None, sure). `sure` is True if several searches
+        ended at the same slope, which is smaller than `wanted`, that of the gradient under check:
+        then this gradient is wrong.
 
         The searches start from rays near d and near its opposite, and from the rays with the
         largest slopes. They climb: they keep random changes of the ray that do not decrease the
@@ -397,10 +405,11 @@ class Pieces:
         little: float,
         changes: int,
     ) -> tuple[np.ndarray | None, float]:
-        """Change a ray at random, `changes` times, and keep each change that does not make the
-        slope along d smaller by more than `little`, a rounding error. Returns the gradient of the
-        first piece whose slope is above `top` and that slope; if there is none, None and the slope
-        along the last ray. `limit` is the gradient along the first ray."""
+        """Look for a piece whose slope along d, for the entries of the block, is above `top`.
+        Change the ray at random, `changes` times, and keep each change that does not decrease this
+        slope by more than `little`, a rounding error. Returns the gradient of the first such piece
+        for the block, and its slope; if none is found, None and the slope of the last piece
+        reached. `limit` is the gradient along the given ray."""
         score = float(limit[block] @ d)
         if score > top and self._is_piece(ray, limit, block):
             return limit[block], score
@@ -424,14 +433,14 @@ class Pieces:
 
     def _each_seen_twice(self, slopes: np.ndarray, little: float) -> bool:
         """Whether each of these slopes, one for each ray, occurs at least twice up to the rounding
-        error `little`: then there is hardly a piece that no ray has found."""
+        error `little`: then the rays have probably found all pieces."""
         ordered = np.sort(slopes)
         new = np.diff(ordered, prepend=-np.inf) > little
         return bool(np.bincount(np.cumsum(new))[1:].min() >= 2)
 
     def _is_piece(self, ray: np.ndarray, limit: np.ndarray, block: np.ndarray) -> bool:
-        """Whether differences confirm `limit`, the gradient along a ray, as that of a piece. If
-        entries stay tied along the ray, the pullback may return a gradient that belongs to none."""
+        """Whether differences confirm that `limit`, the gradient along a ray, is the gradient of a
+        piece. If entries stay tied along the ray, the pullback may return one of no piece."""
         d = np.zeros(ray.shape)
         d[block] = self._rng.standard_normal(len(block))
         return self._agrees(self._nearby.point(ray, self._radii.far), limit, d)
@@ -461,9 +470,10 @@ class Pieces:
         return moved
 
     def _simple(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> Decision | None:
-        """The decision that the gradient g is wrong, if this shows when a single entry of the block
-        moves, or all entries by the same amount, or along `_fixed`; None if it does not show. For a
-        block of more than MANY entries, only moving all entries is tried."""
+        """The decision that the gradient g is wrong, if one of a few simple directions shows it:
+        those that move a single entry of the block or all entries by the same amount, and the one
+        that `_fixed` finds. None if no direction shows it. For a block of more than MANY entries,
+        only moving all entries is tried."""
         ones = np.ones(len(block))
         directions = [ones, -ones]
         if len(block) <= MANY:
@@ -479,8 +489,8 @@ class Pieces:
         return None
 
     def _fixed(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> list[np.ndarray]:
-        """[d], a direction along which all known pieces have the same slope, but g has another; []
-        if there is none, or too few rays to be sure."""
+        """A list with a direction along which all known pieces have the same slope, but g implies
+        another. It is empty if there is no such direction or there are too few rays to be sure."""
         seen = np.array(self.limits)[:, block] / pieces.scale
         _, sizes, axes = np.linalg.svd(seen - seen[0], full_matrices=False)
         axes = axes[sizes > 1e-6 * sizes[0]]

@@ -22,8 +22,9 @@ _LOOKS = {  # told apart in grey by their dashes, and by the colour-blind
 
 
 def curves(name: str, targets: Sequence[Target]) -> Figure:
-    """A figure with a panel for each target: the errors of its gradient over the size of the step.
-    See `Report.plot`."""
+    """A figure with a panel for each target: for each numeric method, the error of the gradient
+    plotted against the size of the method's step. `name` is the title's name of the function. See
+    `Report.plot`."""
     from matplotlib.figure import Figure
 
     if not targets:
@@ -61,7 +62,8 @@ def curves(name: str, targets: Sequence[Target]) -> Figure:
 def _errors_over_steps(target: Target) -> dict[str, tuple[np.ndarray, list[float]]]:
     """For each method, its steps and the errors of the gradient, along one random direction.
 
-    The error is relative to the derivative. An error of 0 is drawn at eps.
+    The error is relative to the numeric derivative. Errors below eps are returned as eps, since a
+    logarithmic plot cannot show 0.
     """
     dtype, steps = target.x.dtype, np.logspace(0, -13, 40)
     v = np.random.default_rng(0).standard_normal(target.x.shape).astype(dtype)

@@ -63,8 +63,8 @@ def first_largest(x: np.ndarray) -> tuple[int, ...]:
 
 
 def ratio(yours: np.ndarray, right: np.ndarray, worst: tuple[int, ...]) -> str:
-    """The ratio of your worst entry to the right one, and whether it is the same in every entry:
-    the most informative fact about wrong numbers."""
+    """The ratio of yours to right at the index `worst`, and whether it is the same in every entry,
+    such as "2, the same in every entry": the most informative fact about wrong numbers."""
     large = abs(right) > 1e-3 * abs(right).max()
     ratios = yours[large] / right[large]
     same = ratios.size > 1 and np.ptp(ratios) <= 1e-3 * abs(ratios.mean() - 1)
