@@ -77,8 +77,9 @@ def of_wide(pullback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def always(*_: Any) -> bool:
-    """True: for operations that are native, that is, receive 16-bit floats as they are, for all
-    arguments. They only move or select entries, or convert them to float32 themselves."""
+    """True, whatever the arguments are. With this predicate an operation is always native, that
+    is, it receives 16-bit floats as they are: it only moves or selects entries, or changes their
+    sign, or converts them to float32 itself."""
     return True
 
 

@@ -43,11 +43,11 @@ class Operation(Protocol):
     """The result of `operation`: for arrays it returns arrays; if any argument is a Tensor, it
     returns Tensors. `with_pullback` takes arrays and returns the value and the pullback.
 
-    `function` is the function as it was written, for calls inside other operations: these check
-    their arguments already, and notice changes of the arrays that it saves. `wanted` makes the
-    named tuple of booleans by which such a call says which gradients it wants, False for an array
-    that it does not name: `linear.wanted(x=True, w=True)`. It is None if the function has no
-    keyword `wanted`.
+    `function` is the function as it was written. Other operations call it directly, since they
+    have checked their own arguments already, and the tape notices if an array that it saves is
+    changed. `wanted` makes the named tuple of booleans that tells such a call which gradients are
+    wanted: in `linear.wanted(x=True, w=True)`, False stands for each array that is not named.
+    `wanted` is None if the function has no keyword of this name.
     """
 
     __name__: str
@@ -100,7 +100,8 @@ def operation(
                  device. In other settings it becomes a Python number, unless it is boolean
 
     Settings may follow the arrays by position, and arrays may be named. `with_pullback` takes
-    arrays and returns the value and the pullback, in which broadcasting is undone.
+    arrays and returns the value and the pullback. This pullback undoes broadcasting: each gradient
+    has the shape of its array.
 
     The operation raises TypeError for arrays of two libraries, for arrays of two float types
     (unless `narrow` allows it), and for arguments that are not arrays or numbers; None is allowed
@@ -309,10 +310,11 @@ class Signature:
         recorded: bool,
     ) -> tuple[Any, list[Any], Pullback, Any, tuple[Any, ...]]:
         """Call the function. Returns its value, the value as a list of arrays, the pullback, and
-        the two parts of `Dtypes`.
+        the two parts of `Dtypes`: the dtype that the floating-point arrays share, and for each
+        array its dtype if that has 16 bits, else None.
 
         wanted    for each array something that is true if its gradient is wanted, such as the edge
-                  of its Tensor, and else false, such as None
+                  along which the tape sends it, and else false, such as None
         recorded  whether a node of the tape will hold the pullback
         """
         options = self._options

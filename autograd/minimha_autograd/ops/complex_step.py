@@ -11,7 +11,7 @@ from ..backend import Array, is_complex, namespace
 
 
 def real(x: Array) -> Array:
-    """The real part of x, by which comparisons decide; x itself if it is real."""
+    """The real part of x, the numbers that operations compare; x itself if it is real."""
     if is_complex(x):
         return namespace(x).real(x)
     return x
@@ -27,7 +27,7 @@ def sign(x: Array) -> Array:
 
 
 def absolute(x: Array) -> Array:
-    """|x| for real x. For complex x, x or −x, whichever has a positive real part, else 0."""
+    """|x| for real x. For complex x = a + ih: x where a > 0, −x where a < 0, and 0 where a = 0."""
     # The standard's |a + ih| has no derivative; this one is analytic away from a = 0.
     if is_complex(x):
         return sign(x) * x

@@ -25,7 +25,7 @@ from .requirements import broadcasting
 
 
 class _Function(NamedTuple):
-    """A row of the table: y = f(x), with dx = dy · f′(x)."""
+    """A row of the table `_FUNCTIONS`: a function y = f(x), with dx = dy · f′(x)."""
 
     formula: str  # f(x), for the docstring
     derivative: str  # f′(x), likewise
@@ -61,7 +61,7 @@ _OTHERWISE: dict[str, Callable[[Array], Array]] = {
 
 
 def _unary(name: str) -> Operation:
-    """The operation of one row of the table."""
+    """The operation of this name, made from its row of the table `_FUNCTIONS`."""
     row = _FUNCTIONS[name]
     saves_x = row.saved == "x"
     saves_y = row.saved == "y"

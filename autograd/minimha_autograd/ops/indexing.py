@@ -24,8 +24,8 @@ def getitem(
 
     dx = dy at key, 0 elsewhere; where an array of integers repeats an entry, its gradients add up.
     A key means the same in every library as in NumPy.
-    Raises TypeError for an invalid index, IndexError for one out of range; in CuPy, one that is in
-    an array wraps around.
+    Raises TypeError for an invalid index, IndexError for one out of range. In an array of indices,
+    CuPy takes one that is out of range modulo the length instead.
     """
     xp = namespace(x)
     shape = x.shape  # the pullbacks do not save x
@@ -68,8 +68,9 @@ def _is_basic(k: Any) -> bool:
 
 
 def _part(k: Any, x: Array) -> Any:
-    """Convert k, one part of a key: integers of any kind to Python's, lists and arrays of other
-    libraries to arrays in the library of x."""
+    """Convert k, one part of a key such as x[k, k2]: an integer of any kind becomes Python's, but
+    one on the device of x may stay there; a list or an array becomes an array in the library of x.
+    Raises TypeError for anything that is not an index."""
     k = array_of(k)
     if isinstance(k, slice):
         # Of Python's numbers: arrays without axes could be changed later.
@@ -102,7 +103,7 @@ def _part(k: Any, x: Array) -> Any:
 
 
 def _end(n: Any) -> int | None:
-    """The start, stop or step of a slice as a Python integer, or None if it was left out."""
+    """n, the start, stop or step of a slice, as a Python integer; None if it was left out."""
     if n is None:  # as in x[2:]
         return None
     return backend.index(array_of(n))
@@ -127,8 +128,8 @@ def gather(
     dx = zeros, to which the slices of dy are added at indices. indices has any shape, which takes
     the place of the axis in the shape of y. Along an axis of length n they run from −n to n − 1.
     NumPy calls this "take", ONNX "Gather".
-    Raises TypeError for indices that are not integers, IndexError for one out of range; in CuPy, it
-    wraps around.
+    Raises TypeError for indices that are not integers, IndexError for one out of range. CuPy takes
+    it modulo the length instead.
     """
     backend.require(backend.is_integral, indices, "indices")
     axis = range(x.ndim)[axis]  # counted from the left
@@ -152,8 +153,8 @@ def take_along_axis(
     dx = zeros, to which dy is added at the selected entries. indices has as many axes as x; except
     along axis, the lengths of the two broadcast. PyTorch calls this "gather", ONNX
     "GatherElements".
-    Raises TypeError for indices that are not integers, IndexError for one out of range; in CuPy, it
-    wraps around.
+    Raises TypeError for indices that are not integers, IndexError for one out of range. CuPy takes
+    it modulo the length instead.
     """
     backend.require(backend.is_integral, indices, "indices")
     if indices.ndim != x.ndim:
