@@ -36,25 +36,30 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """How Hugging Face's files describe one kind of model.
+    """How Hugging Face's files describe one kind of model, such as a Llama.
 
     fixed        settings of a GPT that are the same for all models of this kind
-    settings     for each entry of config.json, the same setting of a GPT, and the value of an
-                 absent entry; `...` marks entries that must be present
-    activations  for each name of an activation in config.json, the name here
-    needed       entries of config.json for which a GPT supports only the values listed
-    prefix       with which all names of weights begin, except those of lm_head; files of models
-                 without a head leave it out
-    names        for each name of a weight in the files, the name here, as `packed` and
-                 `with_biases` take it; N is the number of a block. A model need not have all these
-                 weights
-    buffers      a pattern for the names of constants, which files of old versions contain
-    rope         the base of rotary positions where config.json gives none; None for learned
-                 positions
-    blocks       the entries about settings that differ between blocks, and the value of absent ones
-    windowed     a function that says which blocks have a window where the entry layer_types does
-                 not: its arguments are a `Reader` of config.json, and a list with whether each
-                 block has rotary positions
+    settings     for the name of an entry in config.json, a pair: the name of the setting of a GPT
+                 that the entry gives, and the value where the entry is absent; the value `...`
+                 marks an entry that must be present
+    activations  for the name of an activation in config.json, our name for it
+    needed       for the name of an entry in config.json, the values that a GPT supports, of which
+                 the first is the value where the entry is absent; a model with another value is
+                 refused
+    prefix       the beginning of the names of all weights, except those of lm_head; files of models
+                 without lm_head leave it out
+    names        for the name of a weight in the files, our name for it, both in the notation of
+                 `with_biases` and `packed`; N stands for the number of a block. A model need not
+                 have all these weights
+    buffers      a pattern for the names of constants, such as causal masks, that files written by
+                 old versions of transformers contain
+    rope         the base of rotary positions where config.json gives none; None if this kind of
+                 model has learned positions
+    blocks       entries about settings that may differ from block to block, such as the sliding
+                 window, with their values where they are absent
+    windowed     a function that returns, for each block, whether it has a sliding window, where
+                 config.json lacks layer_types. Its arguments are a `Reader` of config.json, and a
+                 list that says for each block whether it has rotary positions
     """
 
     model_type: str
@@ -164,9 +169,11 @@ def _like(
     settings: dict[str, tuple[str, Any]] | None = None,
     **changes: Any,
 ) -> Layout:
-    """A copy of a layout for another kind of model, with these changes of its fields. `name` begins
-    the name of its class: "Mistral" for MistralForCausalLM. In its `settings`, the entries named in
-    `without` are missing, and `settings` are added."""
+    """A copy of the layout `base` for another kind of model. `changes` are new values of its
+    fields, but `settings` and `needed` are added to those of `base`. From its settings, the entries
+    named in `without` are first removed; if a removed entry is about a bias, such as "mlp_bias",
+    only False is supported. model_type is the entry of config.json, such as "mistral", and `name`
+    the beginning of the name of the model's class: "Mistral" for MistralForCausalLM."""
     kept = {key: value for key, value in base.settings.items() if key not in without}
     changes |= {"model_type": model_type, "architecture": f"{name}ForCausalLM"}
     fixed_biases = {key: (False,) for key in without if key.endswith("_bias")}

@@ -39,23 +39,24 @@ def from_pretrained(folder: str | Path, *, dtype: str | None = None) -> GPT:
     """The model in a folder that Hugging Face's `save_pretrained` has written: a GPT-2, Llama,
     Mistral, Qwen2, Qwen3, SmolLM3, OLMo 2, Gemma 2 or the text model of a Gemma 3.
 
-    dtype  of the weights: "float16", "float32", "float64" or "bfloat16", which needs the package
-           ml_dtypes. "bfloat16" is for the matrices alone, which then take half the memory of
-           float32; the model computes in float32 and widens its matrices when it multiplies by
-           them. By default the weights keep their dtype, except that bfloat16, which NumPy lacks,
-           becomes float32
+    dtype  the dtype of the weights in the model: "float16", "float32", "float64" or "bfloat16",
+           which needs the package ml_dtypes. With "bfloat16", only the matrices have this dtype,
+           and take half the memory of float32; the model computes in float32 and widens its
+           matrices when it multiplies by them. By default the weights keep the dtype that they have
+           in the file, except that bfloat16, which NumPy lacks, becomes float32
 
     Reads config.json and model.safetensors, or the parts listed in model.safetensors.index.json.
     Weights that keep their dtype stay in the file and are read when they are first used. The names
-    may lack the prefix ("transformer.", "model."), as in a file of a model without lm_head.
-    Files of old versions of transformers also hold constants, such as causal masks, which are
-    ignored. Dropout acts only in calls with an rng.
+    of the weights may lack their prefix ("transformer.", "model."), as in the file of a model
+    without lm_head. Files written by old versions of transformers also hold constants, such as
+    causal masks, which are ignored. Dropout acts only in calls with an rng.
 
-    Raises ValueError, with all reasons, for a config.json with entries that are missing, of another
-    type or out of range, with settings that a `GPT` does not have, or with entries that are not
-    known here; for an index that names anything but files in the folder; for weights that are
-    missing, extra or of another shape or dtype; and for a `dtype` that is not listed above. Raises
-    OSError if a file is missing, RuntimeError for bfloat16 without ml_dtypes.
+    Raises ValueError, with all reasons, for a config.json with entries that are missing, of the
+    wrong type or out of range, with settings that a `GPT` does not have, or with entries that
+    minimha does not know; for an index that names anything but files in the folder; for weights
+    that are missing or extra, or whose shape or dtype does not fit config.json; and for a `dtype`
+    that is not listed above. Raises OSError if a file is missing, RuntimeError for bfloat16 without
+    ml_dtypes.
     """
     folder = Path(folder)
     path = folder / _CONFIG
@@ -94,10 +95,11 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
 
     A model from `from_pretrained` is written as the kind of model that it was, a Llama as a Llama,
     with the same names, shapes and values, except that vectors get the dtype of the matrices, and
-    that the constants of old files and a second copy of tied weights are left out. Any other model
-    is written as the first kind in `layouts.LAYOUTS` that supports all its settings. GPT-2 always
-    has biases: for a model without them, zeros are written. The folder is made if needed; each file
-    appears completely or not at all. The same model always gives the same bytes.
+    that constants (such as the causal masks in old files) and a second copy of tied weights are
+    left out. Any other model is written as the first kind in `layouts.LAYOUTS` that supports all
+    its settings. GPT-2 always has biases: for a model without them, zeros are written. The folder
+    is made if needed; each file appears completely or not at all. The same model always gives the
+    same bytes.
 
     Raises ValueError for a model that no kind can represent, and says why the most similar kind
     cannot; TypeError for a module that is not a GPT; OSError if the files cannot be written.
@@ -148,7 +150,8 @@ def save_pretrained(model: GPT, folder: str | Path) -> None:
 
 def _layout(path: Path, config: dict[str, Any]) -> Layout:
     """The layout for the kind of model that `config`, read from config.json at `path`, describes.
-    Raises ValueError if no layout fits, and names the entries that show why."""
+    Raises ValueError if there is none; the message names model_type, or entries such as num_experts
+    that show what a GPT lacks."""
     kind, text = config.get("model_type", ...), config.get("text_config")
     entries = config | (text if isinstance(text, dict) else {})
     reasons = [unsupported(key, entries[key]) for key in UNSUPPORTED if entries.get(key)]
@@ -160,9 +163,9 @@ def _layout(path: Path, config: dict[str, Any]) -> Layout:
 
 
 def check_size(settings: dict[str, Any], files: list[Path]) -> None:
-    """Raise ValueError if a GPT with these settings has more parameters than the files with its
-    weights have bytes. Without this check, to build a GPT of which one size is mistyped might take
-    hours, or all memory."""
+    """Raise ValueError if a GPT with these settings has more parameters, by a low estimate, than
+    the files with its weights have bytes. Without this check, a mistyped size in config.json might
+    make the building of the GPT take hours, or all memory."""
     s = with_sizes({"rope": None} | settings)
     rows = s["vocabulary"] + (0 if s["rope"] else s["context"])
     columns = s["num_heads"] * s["head_dim"] + s["hidden"]  # of W^Q and of the MLP's first map
@@ -175,7 +178,8 @@ def check_size(settings: dict[str, Any], files: list[Path]) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files in a folder that hold the weights: model.safetensors, or the parts of its index."""
+    """The files in a folder that hold the weights: model.safetensors or, without it, the files that
+    model.safetensors.index.json lists. model.safetensors need not exist."""
     weights, index = folder / _WEIGHTS, folder / f"{_WEIGHTS}.index.json"
     if weights.exists() or not index.exists():
         return [weights]
@@ -193,12 +197,13 @@ def _files(folder: Path) -> list[Path]:
 def _entries(
     files: list[Path], layout: Layout, dtype: str | None
 ) -> tuple[dict[str, np.ndarray], bool]:
-    """Read the weights from the files. Returns a dictionary of arrays, and whether the names in the
-    files lack the prefix of the layout, such as "model.".
+    """Read the weights from the files. Returns a dictionary of arrays by name, and whether the
+    names in the files lack the prefix of the layout, such as "model.".
 
-    In the dictionary, names have the prefix in either case, and arrays have the dtype, if one is
-    given (for "bfloat16", vectors are float32). The constants of old files are left out. Raises the
-    errors of `from_pretrained` for a dtype.
+    In the dictionary, all names have the prefix, except those of lm_head. If a dtype is given, the
+    arrays are converted to it; with "bfloat16", vectors become float32. Constants that match the
+    layout's `buffers` are left out. Raises ValueError for an unknown dtype, RuntimeError for
+    "bfloat16" without ml_dtypes.
     """
     if dtype not in (None, *_FLOATS):
         raise ValueError(f"dtype = {dtype!r} must be {' or '.join(map(repr, _FLOATS))}")
@@ -221,10 +226,11 @@ def _entries(
 
 
 def _names(layout: Layout, num_layers: int, ours: Collection[str]) -> dict[str, str]:
-    """A dictionary from the names of weights in files with this layout to those in a GPT, such as
-    {"transformer.h.0.attn.c_proj.weight": "blocks.0.attention.w_o"}: the `names` of `packed`.
+    """A dictionary from the names of weights in files with this layout to their names in a GPT,
+    such as {"transformer.h.0.attn.c_proj.weight": "blocks.0.attention.w_o"}, in the notation of
+    `packed`.
 
-    ours  the names of the GPT's weights. Names in the layout for other weights are left out
+    ours  the names of the weights that the GPT has; the dictionary leaves out all others
     """
     names = {
         theirs.replace(".N.", f".{n}."): ours.replace(".N.", f".{n}.")

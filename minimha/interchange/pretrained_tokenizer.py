@@ -56,7 +56,8 @@ class PretrainedTokenizer:
         return self._tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> np.ndarray:
-        """The tokens (T,) of a text, after the token that begins a text, if the model has one."""
+        """The tokens (T,) of a text, with the special tokens that the model expects, such as "<s>"
+        at the beginning."""
         return np.array(self._tokenizer.encode(text).ids, dtype=np.int64)
 
     def encode_chat(self, messages: Sequence[dict[str, str]]) -> np.ndarray:
@@ -89,15 +90,15 @@ class PretrainedTokenizer:
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens (T,), without special tokens."""
+        """The text of tokens (T,). Special tokens, such as "<s>", are left out."""
         return self._tokenizer.decode(list(map(int, tokens)))
 
     def stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
         """Yield the text of each token as it arrives. If a token ends in the middle of a character,
         its text comes with that of the next token.
 
-        prompt  the tokens before them, which are not yielded: the text of a token can depend on the
-                tokens before it
+        prompt  the tokens that precede `tokens`. Their text is not yielded, but the text of a token
+                can depend on the tokens before it
         """
         known = list(prompt)
         shown = self.decode(known)
@@ -142,9 +143,9 @@ def package(name: str) -> Any:
 
 
 def _as_json(x: Any, **settings: Any) -> str:
-    """The filter `tojson` of chat templates: x as JSON. Jinja's own filter would write JSON for
-    HTML.
+    """The filter `tojson` of chat templates: x as JSON. It replaces Jinja's own filter, which
+    escapes characters such as "<" for HTML.
 
-    settings  arguments of json.dumps that a template gives, such as indent=2
+    settings  arguments of json.dumps that the template passes, such as indent=2
     """
     return json.dumps(x, **({"ensure_ascii": False} | settings))

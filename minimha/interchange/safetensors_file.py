@@ -43,8 +43,9 @@ def write(
     metadata  a dictionary of texts, stored in the header of the file: transformers, for example,
               writes {"format": "pt"}. None by default
 
-    Raises ValueError, which names all entries that such a file cannot hold; OSError if the file
-    cannot be written; TypeError for arrays that are not a dictionary.
+    Raises ValueError for entries that a safetensors file cannot hold, such as complex numbers, and
+    names all of them; OSError if the file cannot be written; TypeError for arrays that are not a
+    dictionary.
     """
     require_dictionary(arrays)
     wrong, host = [], {}
@@ -66,12 +67,12 @@ def write(
 def read(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file, by name; its metadata are ignored.
 
-    bfloat16  whether entries of bfloat16 stay as they are, which needs the package ml_dtypes; by
-              default they become float32, exactly
+    bfloat16  whether entries of bfloat16 keep this dtype, which needs the package ml_dtypes; by
+              default they become float32, which holds their values exactly
 
     Raises OSError if there is no file; ValueError for a file that is incomplete or in another
-    format, and for entries of other dtypes, all of which it names; RuntimeError for bfloat16
-    without ml_dtypes. Nothing is unpickled.
+    format, and for entries of a dtype that is not supported, such as float8, all of which it
+    names; RuntimeError for bfloat16 without ml_dtypes. Nothing is unpickled.
     """
     return {
         name: _array(dtype, shape, bytearray(data), bfloat16=bfloat16)
@@ -82,7 +83,8 @@ def read(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
 def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
     """Like `read`, except that the arrays are views of the file: the operating system reads each
     part of them when it is first used, and may drop it when memory is short. Changes of the arrays
-    do not reach the file."""
+    do not reach the file. An array that becomes float32, or is not aligned in the file, is a copy.
+    """
     import mmap  # here, because the rest of the module works without it
 
     with Path(path).open("rb") as file:
@@ -96,7 +98,8 @@ def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]
 
 
 def _read(path: str | Path, content: Any) -> list[tuple[str, str, list[int], memoryview]]:
-    """Name, dtype, shape and bytes of each array in a file with this content, sorted by name."""
+    """The name, dtype, shape and bytes of each array in a safetensors file, sorted by name.
+    `content` is the content of the file, and error messages name its `path`."""
     try:
         entries = sorted(_entries(content), key=lambda entry: entry[0])
     except (ValueError, RecursionError) as error:
@@ -135,8 +138,8 @@ def bfloat16_of_numpy() -> np.dtype:
 
 
 def _packed(arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None) -> bytes:
-    """The bytes of a safetensors file with these arrays. Arrays of the widest dtype come first, so
-    that all are aligned."""
+    """The bytes of a safetensors file with these arrays. They are sorted from the widest dtype to
+    the narrowest, so that each array begins at a multiple of the size of its numbers."""
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     parts, start = [], 0
     for name, x in sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])):
@@ -151,8 +154,8 @@ def _packed(arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None) -
 
 
 def _entries(content: Any) -> Iterator[tuple[str, str, list[int], memoryview]]:
-    """Name, dtype, shape and bytes of each array in a file with this content. Raises ValueError if
-    it is not a safetensors file, or if part of it is missing."""
+    """The name, dtype, shape and bytes of each array in a safetensors file with this content.
+    Raises ValueError if it is in another format, or if part of it is missing."""
     length = int.from_bytes(content[:8], "little")
     text, numbers, end = content[8 : 8 + length], memoryview(content)[8 + length :], 0
     header = json.loads(text.decode()) if len(text) == length > 0 else None
@@ -187,8 +190,8 @@ def _array(dtype: str, shape: list[int], data: Any, *, bfloat16: bool) -> np.nda
     """The array with this dtype (its name in the file), shape and bytes, if possible as a view of
     the bytes.
 
-    bfloat16  whether BF16 stays bfloat16. Otherwise it becomes float32, of which its bits are the
-              upper half
+    bfloat16  whether "BF16" stays bfloat16. Otherwise it becomes float32: the bits of a bfloat16
+              are the upper 16 bits of a float32 of the same value
     """
     if dtype != "BF16":
         x = np.frombuffer(data, _DTYPES[dtype])

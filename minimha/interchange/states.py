@@ -45,11 +45,11 @@ def set_state(module: Module, arrays: Mapping[str, Any]) -> None:
 
 
 def packed(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Turn a dictionary of minimha's arrays into that of another library, which names them in
-    another way and may transpose or join them.
+    """Turn a dictionary of minimha's arrays into that of another library, which has other names for
+    them, and may store several of them side by side in one array, or transposed.
 
-    names  a dictionary from the other library's names to ours: "w_o.T" stands for the transpose
-           of w_o, and "w_{q,k,v}" for w_q, w_k and w_v side by side
+    names  a dictionary from the other library's names to ours: "w_o.T" stands for the transpose of
+           w_o, and "w_{q,k,v}" for w_q, w_k and w_v side by side
     ours   our arrays, by our names
     """
     found = {}
@@ -61,8 +61,8 @@ def packed(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str
 
 
 def blank(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays with the shapes and dtypes of those that `packed` would return. All their entries are
-    0 and share one number in memory."""
+    """Arrays of zeros with the shapes and dtypes of the arrays that `packed` would return. They
+    take almost no memory: each is a single 0, broadcast to its shape."""
     found = {}
     for theirs, name in names.items():
         xs = [ours[part] for part in parts(name)]
@@ -83,8 +83,9 @@ def unpacked(names: Mapping[str, str], theirs: Mapping[str, Any]) -> dict[str, n
 
 
 def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
-    """Turn patterns into names for `packed`: {"out_proj.*": "?_o.T"} becomes {"out_proj.weight":
-    "w_o.T"} and, with biases, also {"out_proj.bias": "b_o.T"}. Names without a * stay."""
+    """Expand names with a * to those of a weight and, if `bias`, of a bias, for `packed`. The *
+    stands for "weight" or "bias", and a ? for its first letter: {"out_proj.*": "?_o.T"} becomes
+    {"out_proj.weight": "w_o.T", "out_proj.bias": "b_o.T"}. Names without a * stay as they are."""
     return {
         theirs.replace("*", kind): ours.replace("*", kind).replace("?", kind[:1])
         for theirs, ours in names.items()
@@ -93,8 +94,8 @@ def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
 
 
 def parts(name: str) -> list[str]:
-    """The names of the arrays that a value in the `names` of `packed` describes: "w_q", "w_k" and
-    "w_v" for "w_{q,k,v}.T"; "w_o" alone for "w_o.T"."""
+    """The names of the arrays for which one of our names in `packed` stands: "w_q", "w_k" and "w_v"
+    for "w_{q,k,v}.T"; "w_o" alone for "w_o.T"."""
     name = name.removesuffix(".T")
     return [name.replace("{q,k,v}", role) for role in ("qkv" if "{q,k,v}" in name else "-")]
 
@@ -113,8 +114,8 @@ def require(kind: type, name: str, x: object) -> None:
 
 
 def entries_under(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries whose names begin with the prefix and a dot, which are removed from the names;
-    all entries if the prefix is empty."""
+    """The entries of `arrays` whose names begin with the prefix and a dot, such as "layers.0.",
+    under names without this beginning; all entries if the prefix is empty."""
     require_dictionary(arrays)
     start = f"{prefix.rstrip('.')}." if prefix else ""
     return {n.removeprefix(start): x for n, x in arrays.items() if n.startswith(start)}
@@ -130,8 +131,8 @@ def require_dictionary(arrays: object) -> None:
 
 
 def matrix(name: str, x: object, axes: str) -> np.ndarray:
-    """x as a NumPy array. Raises ValueError unless it is a matrix of floating-point numbers; the
-    message calls it `name`, and its axes `axes`, such as "(M, M)"."""
+    """x as a NumPy array. Raises ValueError unless it is a matrix of floating-point numbers; in the
+    message, `name` is the name of x, and `axes` its shape in letters, such as "(M, M)"."""
     x = on_host(x)
     if isinstance(x, str) or x.dtype.kind != "f" or x.ndim != 2:
         what = x if isinstance(x, str) else f"{x.dtype} {x.shape}"
@@ -140,7 +141,9 @@ def matrix(name: str, x: object, axes: str) -> np.ndarray:
 
 
 def mismatches(arrays: Mapping[str, Any], required: Mapping[str, np.ndarray]) -> list[str]:
-    """A list of sentences, one for each array whose name, dtype or shape is not as required."""
+    """Compare a dictionary of arrays with the `required` arrays of the same names. Returns a
+    sentence for each array that is missing, extra, not an array, or of another shape or dtype than
+    required."""
     wrong = [f"{name} is missing" for name in required if name not in arrays]
     wrong += [f"{name} is extra" for name in arrays if name not in required]
     for name in required.keys() & arrays.keys():

@@ -15,7 +15,7 @@ from .torch_layer import beyond_torch, names_in_torch
 
 
 def _names(bias: bool) -> dict[str, str]:
-    """A dictionary from torch's names of the weights to ours: the `names` of `packed`."""
+    """A dictionary from torch's names of the weights to ours, in the notation of `packed`."""
     attention = {f"self_attn.{x}": f"attention.{y}" for x, y in names_in_torch(bias=bias).items()}
     others = {
         "linear1.*": "mlp.widen.*.T", "linear2.*": "mlp.narrow.*.T",
@@ -28,11 +28,11 @@ def block_to_torch(block: Block) -> dict[str, np.ndarray]:
     """The weights under the names and in the shapes of `torch.nn.TransformerEncoderLayer`.
 
     The dictionary has the entries of `to_torch(block.attention)`, their names preceded by
-    "self_attn.", and weight and bias of linear1, linear2, norm1 and norm2; torch keeps each matrix
-    as (out, in). The layer of torch that loads them must have the same norm_first and
-    layer_norm_eps, and the same activation: torch's activation="gelu" is x · Φ(x), from which ours
-    differs by up to 5e-4; `lambda x: gelu(x, approximate="tanh")` with torch.nn.functional.gelu is
-    the same.
+    "self_attn.", and the weight and bias of linear1, linear2, norm1 and norm2; torch keeps each
+    matrix as (out, in). The layer of torch that loads them must have the same norm_first and
+    layer_norm_eps, and the same activation. torch's activation="gelu" is x · Φ(x), from which our
+    "gelu" differs by up to 5e-4; `lambda x: gelu(x, approximate="tanh")`, with
+    torch.nn.functional.gelu, is the same as ours.
 
     Raises ValueError, with all reasons, for a block that torch cannot represent; TypeError for a
     module that is not a Block.
@@ -73,11 +73,12 @@ def block_from_torch(
 
     activation  "relu", or "gelu" for the tanh form: see `block_to_torch`
 
-    arrays, prefix and dropout are those of `from_torch`. num_heads, norm_first, activation and
-    norm_eps must be those of torch's layer, since the weights do not show them; the defaults are
-    torch's.
-    Raises ValueError, with all reasons, for entries that are missing, extra or of another shape or
-    dtype; TypeError for arrays that are not a dictionary.
+    The arguments arrays, prefix and dropout are as in `from_torch`. num_heads, norm_first,
+    activation and norm_eps must be those of torch's layer, since the weights do not show them; the
+    defaults are torch's.
+
+    Raises ValueError, with all reasons, for entries that are missing, extra or of the wrong shape
+    or dtype; TypeError for arrays that are not a dictionary.
     """
     entries = states.entries_under(prefix, arrays)
     name = f"{prefix.rstrip('.')}.linear1.weight".lstrip(".")

@@ -18,11 +18,12 @@ from .states import matrix, mismatches, packed, refuse, set_state, state, unpack
 def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
     """The weights under the names and in the shapes of `torch.nn.MultiheadAttention`.
 
-    With Mk = Mv = M the three weights are one in_proj_weight (3·M, M); otherwise they are
-    q_proj_weight (M, M), k_proj_weight (M, Mk) and v_proj_weight (M, Mv). out_proj.weight is
-    (M, M); in_proj_bias (3·M,) and out_proj.bias (M,) are there if this layer has a bias. torch
-    keeps each matrix as (out, in), the transpose of ours. In the double form, where queries,
-    keys and values are each multiplied by two matrices, the product of the two is written.
+    If keys and values are as wide as queries, W^Q, W^K and W^V are one in_proj_weight (3·M, M). If
+    they have widths Mk and Mv, there are q_proj_weight (M, M), k_proj_weight (M, Mk) and
+    v_proj_weight (M, Mv). out_proj.weight is (M, M); in_proj_bias (3·M,) and out_proj.bias (M,) are
+    there if this layer has a bias. torch keeps each matrix as (out, in), the transpose of ours.
+    In the double form, where queries, keys and values are each multiplied by two matrices, the
+    product of the two is written.
 
     Raises ValueError, with all reasons, for a layer that torch cannot represent, such as one in the
     bilinear form; TypeError for a module that is not a MultiHeadAttention.
@@ -35,7 +36,8 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
 
 
 def names_in_torch(*, separate: bool = False, bias: bool) -> dict[str, str]:
-    """A dictionary from torch's names of the weights to ours: the `names` of `packed`.
+    """A dictionary from torch's names of the weights to ours, such as "out_proj.weight": "w_o.T",
+    in the notation of `packed`.
 
     separate  whether W^Q, W^K and W^V are three matrices instead of one
     """
@@ -62,13 +64,13 @@ def from_torch(
     num_heads  H, which the weights do not determine
     prefix     the path to the layer in the state_dict() of a larger module:
                "layers.0.self_attn". Entries under other paths are ignored
-    form       of the projections, one of `projections.FORMS`
+    form       the form of the projections in the layer, one of `projections.FORMS`
     dropout    as in MultiHeadAttention
 
     torch's add_zero_attn is not visible in the weights and does not exist here.
 
     Raises ValueError, with all reasons, for entries that are missing, extra (such as bias_k and
-    bias_v of add_bias_kv) or of another shape or dtype, and for an M that H does not divide;
+    bias_v of add_bias_kv) or of the wrong shape or dtype, and for an M that H does not divide;
     TypeError for arrays that are not a dictionary.
     """
     entries = states.entries_under(prefix, arrays)
@@ -106,7 +108,7 @@ def from_torch(
 
 
 def beyond_torch(mha: MultiHeadAttention) -> list[str]:
-    """A list of the features of this layer that torch's layer lacks."""
+    """A list of sentences, one for each feature of this layer that torch's layer lacks."""
     m, h, g = mha.sizes.d_model, mha.sizes.num_heads, mha.sizes.num_kv_heads
     d, dv = mha.sizes.head_dim, mha.sizes.v_head_dim
     reasons = {
@@ -118,7 +120,8 @@ def beyond_torch(mha: MultiHeadAttention) -> list[str]:
 
 
 def beyond_plain(mha: MultiHeadAttention) -> list[str]:
-    """A list of the features of this layer that the layers of torch and of Keras both lack."""
+    """A list of sentences, one for each feature of this layer that the layers of torch and of Keras
+    both lack."""
     default = 1 / math.sqrt(mha.sizes.head_dim)
     usual = isinstance(mha.scale, Real) and math.isclose(mha.scale, default, rel_tol=1e-15)
     reasons = {
