@@ -28,10 +28,10 @@ warn_once = functools.cache(logging.getLogger("minimha").warning)
 
 @functools.cache
 def unavailable(*others: str) -> str | None:
-    """The reason why compiled kernels cannot be used, or None if they can.
+    """The reason why compiled kernels cannot be used, or None if they can. The first call with the
+    same arguments imports Numba and the other packages.
 
-    others  packages that the kernels need in addition to Numba, such as "scipy". The first call for
-            these packages imports them, and Numba
+    others  packages that the kernels need in addition to Numba, such as "scipy"
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in {"", "0"}:
         return "NUMBA_DISABLE_JIT is set"

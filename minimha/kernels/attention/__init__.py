@@ -43,14 +43,15 @@ _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
 class Kernels(NamedTuple):
-    """The functions that run one implementation of attention for the arrays of one library. The
-    others are called only if `obstacle` returns None."""
+    """The functions that run one implementation of attention for the arrays of one library.
+    laid_out, forward and backward are called only for arguments for which `obstacle` returns None.
+    """
 
-    obstacle: Callable[[Arguments], str | None]  # the reason why it cannot compute these, or None
+    obstacle: Callable[[Arguments], str | None]  # the reason why kernels do not support these
     laid_out: Callable[[Arguments], Any]  # the arguments as the next two functions take them
     forward: Callable[[Any], Any]  # the output and what the backward needs
     backward: Callable[..., Any]  # the gradients of the seven inputs
-    native: bool = False  # whether it takes 16-bit floats and draws of dropout as they are
+    native: bool = False  # whether it takes 16-bit floats and a `Draw` of dropout as they are
 
 
 def _on_cpu(module: ModuleType, *, in_registers: bool = False) -> Kernels:
@@ -73,7 +74,7 @@ def _on_gpu(module: ModuleType, *, native: bool = False) -> Kernels:
     """The functions of a module that computes attention of CuPy arrays, or of NumPy arrays by
     `numpy_tile`, which runs kernels for GPUs without a GPU.
 
-    native  as in `Kernels`
+    native  whether the kernels take 16-bit floats and a `Draw` of dropout as they are
     """
     forward, backward = SILENT(module.forward), SILENT(module.backward)
     return Kernels(module.obstacle, module.laid_out, forward, backward, native)
@@ -82,7 +83,8 @@ def _on_gpu(module: ModuleType, *, native: bool = False) -> Kernels:
 def _obstacle(  # noqa: PLR0911  one reason each
     x: Arguments, libraries: dict[str, Kernels]
 ) -> str | None:
-    """The reason why these kernels cannot compute attention of x, or None if they can.
+    """The reason why these kernels cannot compute attention with the arguments x, or None if they
+    can.
 
     libraries  the kernels for each library: {"numpy": …, "cupy": …}, or only one of them
     """
@@ -111,12 +113,13 @@ _log = logging.getLogger("minimha")
 
 
 def forget_failures() -> None:
-    """Allow implementations that failed on a GPU to be tried again."""
+    """Forget which implementations have failed on a GPU, so that they are tried again."""
     _failed.clear()
 
 
 def why_it_failed(error: Exception) -> str:
-    """The error of a kernel in one line, which says whether the kernel could not be compiled."""
+    """A description of the error of a kernel, in one line. It also says whether the kernel could
+    not be compiled or failed when it ran."""
     ancestors = {kind.__name__ for kind in type(error).__mro__}
     compiling = ancestors & {"TileError", "CompileException"}  # cuTile's and CuPy's
     what = "it could not be compiled" if compiling else "it failed"
@@ -125,8 +128,8 @@ def why_it_failed(error: Exception) -> str:
 
 @functools.cache
 def _slow_registers() -> str | None:
-    """The reason why matrix products in the registers are not fast on this CPU, or None if they
-    are."""
+    """The reason why matrix products that keep their sums in registers are not fast on this CPU, or
+    None if they are."""
     from ..cpu import registers
 
     return registers.no_vectors()
@@ -151,8 +154,9 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
         return _slow_registers() if why is None and auto and name == "microkernel" else why
 
     def attempt(library: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of call(*arguments), which runs kernels. If they fail on a GPU, returns None
-        and remembers why, so that this implementation is not tried there again."""
+        """The result of call(*arguments), which runs kernels. If they fail on a GPU, it returns
+        None and stores the reason in `_failed`, so that this implementation is not tried there
+        again."""
         try:
             return call(*arguments)
         except MemoryError:
@@ -225,16 +229,18 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
 
 
 def _log_sums(lse: Array, x: Arguments) -> Array:
-    """The log-sum-exp of every query's scores, (…, H, T), from `lse` (B, H, T), as a kernel returns
-    it. There, a query that sees neither a key nor a sink has +∞; the log-sum-exp is −∞."""
+    """The log-sum-exp of every query's scores, (…, H, T), from the array `lse` (B, H, T) that a
+    kernel returns. For a query that sees neither a key nor a sink, the kernel returns +∞, which
+    becomes −∞ here."""
     xp = namespace(lse)
     lse = xp.where(lse == math.inf, -lse, lse)
     return xp.reshape(xp.astype(lse, x.query.dtype), x.shape[:-1])
 
 
 def _sum(a: Array | None, b: Array | None, x: Any) -> Array | None:
-    """The sum of a and b, which are two parts of the gradient of x. Either may be None, and either
-    may still have the shape to which x was broadcast: it is then summed over those axes."""
+    """The sum of a and b, two parts of the gradient of x. If x was broadcast, a part may have the
+    larger shape; it is then summed over the axes along which x was repeated. If one part is None,
+    the other is returned as it is."""
     if a is None or b is None:
         return b if a is None else a
     return unbroadcast(a, x.shape) + unbroadcast(b, x.shape)

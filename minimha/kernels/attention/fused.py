@@ -16,7 +16,7 @@ obstacle = obstacle_to_fused
 @SILENT
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
     """The output of attention, (…, H, T, Dv), and the weights (B, H, T, S). Returns None if any
-    output is not finite."""
+    output is not finite, since only the reference handles NaN and infinity."""
     query, key, value = _heads_first(x)
     (b, h, t, _), dv = query.shape, value.shape[-1]
     weights = (_grouped(query, x) @ key.mT).reshape(b, h, t, -1)
@@ -37,7 +37,8 @@ def backward(
     dlse: None,
     wanted: Wanted,
 ) -> Gradients | None:
-    """The gradients of the inputs of attention, or None if any of them is not finite."""
+    """The gradients of the inputs of attention. Returns None if any of them is not finite, since
+    only the reference handles NaN and infinity."""
     query, key, value = _heads_first(x)
     (b, h, t, _), s = query.shape, key.shape[2]
     dout = _grouped(four_axes(dout), x)

@@ -33,12 +33,13 @@ reference, which then computes instead, warns if the pair is visible."""
 
 
 class KernelArguments(NamedTuple):
-    """The arguments of attention, as the kernels take them. An axis may have length 1 if all
-    sequences, heads or queries share the same entries; an array that was not given is empty."""
+    """The arguments of attention, as the kernels take them. Axis B, H or T of an array has length 1
+    if all sequences, heads or queries share its entries. An array for an argument that is None is
+    empty."""
 
-    query: np.ndarray  # (B, H, T, D), as `positions_first` lays it out
-    key: np.ndarray  # (B, G, S, D), the same
-    value: np.ndarray  # (B, G, S, Dv), the same
+    query: np.ndarray  # (B, T, H, D) or (B · H, T, 1, D): see `positions_first`
+    key: np.ndarray  # (B, S, G, D) or (B · G, S, 1, D)
+    value: np.ndarray  # (B, S, G, Dv) or (B · G, S, 1, Dv)
     heads: tuple[int, int]  # H, G
     start: np.ndarray  # (B, H, T): each query sees the keys from its start
     stop: np.ndarray  # (B, H, T): up to its stop, exclusive
@@ -46,10 +47,10 @@ class KernelArguments(NamedTuple):
     mean_keys: float  # the average number of keys between start and stop
     bias: np.ndarray  # (B, H, T, S)
     sink: np.ndarray  # (B, H)
-    keep: np.ndarray  # (B, H, T, S)
+    keep: np.ndarray  # (B, H, T, S): the weights that dropout keeps
     scale: Any
     softcap: Any  # 0 for none
-    kept_factor: Any  # 1 / (1 − p)
+    kept_factor: Any  # 1 / (1 − p), by which dropout multiplies the weights that it keeps
     operand: np.ndarray  # empty; its type says how the right operand of a product is laid out
     shape: tuple[int, ...]  # (…, H, T, S), as given
     in_order: bool  # whether gradients are summed as `minimha.batch_invariant` promises
@@ -88,9 +89,10 @@ class KernelArguments(NamedTuple):
         )
 
     def mask_blocks(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Divide the queries into blocks. For each block, yield its first query, its end, and the
-        part of the mask's array for its queries, so that no array of all pairs of a query and a key
-        is needed. The array is empty if `inside` is None."""
+        """Divide the queries into blocks, so that the mask `inside` need not become an array of all
+        T · S pairs at once. For each block, yield its first query, its end (exclusive), and the
+        boolean array of `inside` for its queries. Without `inside`, there is one block of all
+        queries, with an empty array."""
         *lead, t, s = self.shape
         if self.inside is None:
             yield 0, t, _like_scores(None, self.shape, bool)
@@ -105,8 +107,8 @@ class KernelArguments(NamedTuple):
             yield t0, t1, _like_scores(block, (*lead, t1 - t0, s), bool)
 
     def shared(self, count: int) -> tuple[Any, ...]:
-        """The first argument of a kernel (see `cpu.parallel`): range(count), divided among threads
-        if that is faster."""
+        """The argument `chunk` of a kernel, which stands for range(count) (see `cpu.parallel`):
+        divided among threads if the call is large enough for that to be faster."""
         multiplications = math.prod(self.shape) * (self.query.shape[-1] + self.value.shape[-1])
         chunks = 1 if multiplications < _THREADS_PAY else min(count, multiplications // _PIECE)
         return compiled("parallel").whole(count, chunks)
@@ -143,9 +145,9 @@ def _contiguous(x: np.ndarray) -> np.ndarray:
 
 
 def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
-    """start, stop, inside and mean_keys of `KernelArguments`. Each query sees keys from its start
-    to its stop: all of them if inside is None, or else those that the mask `inside` allows.
-    mean_keys is the mean of stop − start."""
+    """start, stop, inside and mean_keys of `KernelArguments`. Each query sees the keys from its
+    start to its stop (exclusive): all of them if inside is None, or else those that the mask
+    `inside` allows. mean_keys is the mean of stop − start."""
     shape = (*query.shape[:-1], key.shape[-2])
     start, stop, inside = np.zeros(shape[-2], int), np.full(shape[-2], shape[-1]), None
     if (intervals := masks.key_intervals(mask, query, key)) is not None:
@@ -156,10 +158,10 @@ def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=32)
 def _intervals_of_band(mask: Band | None, t: int, s: int) -> tuple[Any, ...]:
-    """The result of `_intervals` for T queries, S keys and a mask that depends only on T and S: a
-    causal mask, a sliding window or None. The result is cached, since computing it takes longer
-    than a small kernel. The cache takes masks with equal fields for equal, so a subclass of Band,
-    whose other settings may matter, is not allowed."""
+    """`_intervals` for T queries, S keys and a causal mask, a sliding window or None, whose
+    intervals depend only on T and S. The result is cached, since computing it takes longer than a
+    small kernel. The mask must not be of a subclass of Band: the cache compares only the fields of
+    a Band, and would mix up masks that differ in other settings."""
     return _intervals(mask, np.empty((t, 0)), np.empty((s, 0)))
 
 
@@ -178,21 +180,21 @@ def _operand(dtype: Any, in_registers: bool) -> np.ndarray:
 
 
 def _like_heads(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """x, which broadcasts to (…, H), as an array (B, H); an empty array for None."""
+    """x, which broadcasts to (…, H), as an array (B, H). If x is None, an empty array."""
     if x is None:
         return _empty((0, 0), dtype)
     return np.broadcast_to(x, shape).reshape(math.prod(shape[:-1]), -1).copy()
 
 
 def _like_queries(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """x, which broadcasts to (…, H, T), as an array (B, H, T). Its length is 1 along B or H if all
-    sequences or heads share their entries."""
+    """x, which broadcasts to (…, H, T), as an array (B, H, T). Axis B or H has length 1 if all
+    sequences or all heads share the entries of x."""
     return _like_scores(x[..., None, :], (*shape[:-1], 1, shape[-1]), int)[:, :, 0]
 
 
 def _like_scores(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """x, which broadcasts to (…, H, T, S), as an array (B, H, T, S); an empty array for None. Its
-    length is 1 along B, H or T if all sequences, heads or queries share their entries."""
+    """x, which broadcasts to (…, H, T, S), as an array (B, H, T, S). Axis B, H or T has length 1 if
+    all sequences, heads or queries share the entries of x. If x is None, an empty array."""
     if x is None:
         return _empty((0, 0, 0, 0), dtype)
     x = like_scores(x, shape)

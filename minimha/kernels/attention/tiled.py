@@ -38,8 +38,8 @@ def _height(keys: float) -> int:
     """The number of queries in a tile, if a query sees this number of keys on average. It is a
     multiple of 12, so that it is a multiple of `ROWS` in `cpu.registers` on every CPU.
 
-    A tile of few queries computes few pairs that a causal mask hides; with more queries in a tile,
-    keys that are not in the cache are read less often.
+    With few queries in a tile, little work is wasted on pairs that a causal mask hides. With many
+    queries, keys that are not in the cache are read less often.
     """
     if keys <= _IN_CACHE:
         return 24 if keys <= 256 else 48
@@ -47,14 +47,16 @@ def _height(keys: float) -> int:
 
 
 def obstacle(x: Arguments) -> str | None:
-    """The reason why tiles cannot be used, or None if they can. They support all arguments of
-    attention, but need SciPy, from which Numba takes BLAS."""
+    """The reason why attention in tiles cannot be computed, or None if it can. The kernels support
+    all arguments of attention, but need SciPy, through which Numba calls BLAS, and threadpoolctl.
+    """
     return unavailable("scipy", "threadpoolctl")
 
 
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
     """The output of attention, (…, H, T, Dv), and lse (B, H, T), the log-sum-exp of each query's
-    scores. Returns None if any output is not finite, or if a sink is NaN or +∞."""
+    scores. Returns None if any output is not finite, or if a sink is NaN or +∞, since only the
+    reference handles these."""
     if not np.all(x.sink < math.inf):  # NaN, too: the output might be finite nevertheless
         return None
     h, _ = x.heads
@@ -107,7 +109,8 @@ def backward(
     dlse: np.ndarray | None,
     wanted: Wanted,
 ) -> Gradients | None:
-    """The gradients of the inputs of attention, or None if any of them is not finite."""
+    """The gradients of the inputs of attention. Returns None if any of them is not finite, since
+    only the reference handles NaN and infinity."""
     h, g = x.heads
     t, s = x.shape[-2:]
     b = math.prod(x.shape[:-3])
@@ -188,38 +191,43 @@ def backward(
 def _sink_gradient(
     x: KernelArguments, out: np.ndarray, lse: np.ndarray, dout: np.ndarray, dlse: np.ndarray
 ) -> np.ndarray:
-    """The gradient of the sink, (B, H). dlse is empty if nothing depends on lse."""
+    """The gradient of the sink, (B, H). dlse is the gradient of lse, empty if nothing depends on
+    lse."""
     delta = np.sum(dout * out, axis=-1).reshape(lse.shape) - (dlse if dlse.size else 0)
     return -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1)
 
 
 @functools.lru_cache(maxsize=32)
 def _items_of_queries(b: int, h: int, t0: int, t1: int, parts: int) -> np.ndarray:
-    """The pieces of work of the forward pass, as rows (b, h, first query, end of the queries). The
-    queries of each head, from t0 to t1, are divided into this number of parts. The last queries
-    come first, since they see the most keys under a causal mask."""
+    """The pieces of work of the forward pass, one in each row: (sequence, head, first query, end of
+    the queries). There are b sequences of h heads; the queries of each head, from t0 to t1, are
+    divided into up to `parts` parts. The last queries come first, since they see the most keys
+    under a causal mask."""
     ends = reversed(list(pairwise(_edges(t0, t1, parts))))
     return np.array([(*head, *part) for part, *head in product(ends, range(b), range(h))])
 
 
 @functools.lru_cache(maxsize=32)
 def _items_of_keys(b: int, g: int, s: int, parts: int) -> np.ndarray:
-    """The pieces of work of the backward pass, as rows (number of the part, b, g, first key, end of
-    the keys). The keys of each head, from 0 to s, are divided into this number of parts."""
+    """The pieces of work of the backward pass, one in each row: (number of the part, sequence, key
+    head, first key, end of the keys). There are b sequences of g key heads; the s keys of each head
+    are divided into up to `parts` parts, numbered from 0."""
     ends = list(enumerate(pairwise(_edges(0, s, parts))))
     return np.array([(c, *head, *part) for (c, part), *head in product(ends, range(b), range(g))])
 
 
 def _parts(heads: int, most: int) -> int:
-    """The number of parts into which the work for each head is divided so that, with this number of
-    heads, all threads have work. At most `most`."""
+    """The number of parts into which the work of each head is divided: 1 if there are many heads
+    (`heads` counts those of all sequences), or else enough for all threads to have work, but no
+    more than `most`."""
     enough = 4 * threads.number()
     return 1 if 2 * heads >= enough else max(1, min(most, -(-enough // heads)))
 
 
 def _edges(start: int, stop: int, parts: int) -> list[int]:
-    """Divide the range from start to stop into parts of about equal length. Returns where the parts
-    start, and the end of the last one."""
+    """Divide the range from start to stop into up to `parts` parts of about equal length, whose
+    distances from start are multiples of 96. Returns where each part starts, and the end of the
+    last one."""
     return sorted({start + (stop - start) * n // parts // 96 * 96 for n in range(parts)} | {stop})
 
 
@@ -227,5 +235,6 @@ _AS_IT_IS = contextlib.nullcontext()
 
 
 def _single_blas(x: KernelArguments) -> contextlib.AbstractContextManager[None]:
-    """A context manager that limits BLAS to one thread if BLAS computes the products."""
+    """A context manager in which BLAS uses one thread, if BLAS computes the matrix products of the
+    kernel; otherwise one that does nothing."""
     return _AS_IT_IS if x.operand.ndim > 2 else blas.single_threaded()

@@ -62,41 +62,43 @@ copy."""
 
 
 class Place(NamedTuple):
-    """Where a tile of scores lies: its sequence, its head, its first query and its first key."""
+    """Where a tile of scores lies: its sequence b, its head h, its first query t and its first key
+    s."""
 
     b: int
     h: int
-    t: int  # its first query
-    s: int  # its first key
+    t: int
+    s: int
 
 
 @kernel
 def forward(  # noqa: PLR0912, PLR0915
     chunk,  # of the items: see `parallel`
-    query,  # (B, T, H, D), or as `head` says
-    key,  # (B, S, G, D)
-    value,  # (B, S, G, Dv)
+    query,  # (B, T, H, D) or (B · H, T, 1, D): see `head`
+    key,  # (B, S, G, D) or (B · G, S, 1, D)
+    value,  # (B, S, G, Dv) or (B · G, S, 1, Dv)
     heads,  # H, G
-    start,  # (B, H, T)
-    stop,  # (B, H, T)
-    inside,  # (B, H, some queries, S)
+    start,  # (B, H, T): each query sees the keys from its start
+    stop,  # (B, H, T): up to its stop, exclusive
+    inside,  # (B, H, some queries, S): except those where this is False
     origin,  # the first query of `inside`
     bias,  # (B, H, T, S)
     sink,  # (B, H)
-    keep,  # (B, H, T, S)
+    keep,  # (B, H, T, S): the weights that dropout keeps
     scale,
     softcap,
-    kept_factor,
-    operand,  # says how right operands are laid out: see `matmul`
+    kept_factor,  # 1 / (1 − p) of dropout
+    operand,  # says whether BLAS or blocks multiply: see `matmul`
     tile,  # queries, keys
-    in_order,  # whether other queries must not change a bit, as `batch_invariant` promises
-    items,  # (items, 4): each is b, h, t0, t1, some queries of a head
+    in_order,  # whether no bit of a row of out depends on other queries: see `batch_invariant`
+    items,  # (items, 4): each is b, h, t0, t1 for queries t0 … t1 − 1 of a head
     out,  # (B, T, H, Dv)
     lse,  # (B, H, T)
     nonfinite,  # (1,)
 ):
-    """Compute the output and lse, the log-sum-exp of a query's scores, for each of the `items`,
-    each of which is a range of queries of one head. `chunk` divides the items among threads.
+    """Compute the output and lse, the log-sum-exp of the scores of a query, for the queries of all
+    `items`. Each item is a range of queries of one head, and `chunk` divides the items among
+    threads (see `parallel`).
 
     lse is +∞ for a query that sees no key and no sink, so that exp(scores − lse) is 0. Sets
     nonfinite[0] if any output is not finite.
@@ -232,9 +234,12 @@ def forward(  # noqa: PLR0912, PLR0915
 
 @kernel
 def multiply_by_keys(queries, depth, keys, start, n, flat_key, region, scores):
-    """Store the products of the queries and n keys in scores. If the keys were copied, `keys` is
-    the copy, as a right operand, and key `start` in it is the first of the n. Otherwise `keys` is
-    empty, and the n keys are the `region` of flat_key."""
+    """Store the products of the queries and n keys in scores.
+
+    If the keys were copied, `keys` is the copy: the transpose of the keys, as a right operand (see
+    `matmul`), whose column `start` is the first of the n keys. Otherwise `keys` is empty, and the n
+    keys are the `region` (first row, end, first column, end) of flat_key.
+    """
     if keys.size:
         multiply(queries, depth, some_columns(keys, start, start + n), 0, scores, False)
     else:
@@ -244,9 +249,12 @@ def multiply_by_keys(queries, depth, keys, start, n, flat_key, region, scores):
 
 @kernel
 def add_values(weights, n, values, start, flat_value, region, acc):
-    """Add the products of the weights and n values to acc. If the values were copied, `values` is
-    the copy, as a right operand, and value `start` in it is the first of the n. Otherwise `values`
-    is empty, and the n values are the `region` of flat_value."""
+    """Add the products of the weights and n values to acc.
+
+    If the values were copied, `values` is the copy, as a right operand (see `matmul`), whose row
+    `start` is the first of the n values. Otherwise `values` is empty, and the n values are the
+    `region` (first row, end, first column, end) of flat_value.
+    """
     if values.size:
         multiply(weights, n, values, start, acc, True)
         return
@@ -263,30 +271,30 @@ def add_values(weights, n, values, start, flat_value, region, acc):
 @kernel
 def backward(
     chunk,  # of the items: see `parallel`
-    query,  # (B, T, H, D), or as `head` says
-    key,  # (B, S, G, D)
-    value,  # (B, S, G, Dv)
+    query,  # (B, T, H, D) or (B · H, T, 1, D): see `head`
+    key,  # (B, S, G, D) or (B · G, S, 1, D)
+    value,  # (B, S, G, Dv) or (B · G, S, 1, Dv)
     heads,  # H, G
-    start,  # (B, H, T)
-    stop,  # (B, H, T)
-    inside,  # (B, H, some queries, S)
+    start,  # (B, H, T): each query sees the keys from its start
+    stop,  # (B, H, T): up to its stop, exclusive
+    inside,  # (B, H, some queries, S): except those where this is False
     origin,  # the first query of `inside`
     bias,  # (B, H, T, S)
-    keep,  # (B, H, T, S)
+    keep,  # (B, H, T, S): the weights that dropout keeps
     scale,
     softcap,
-    kept_factor,
-    operand,  # says how right operands are laid out: see `matmul`
+    kept_factor,  # 1 / (1 − p) of dropout
+    operand,  # says whether BLAS or blocks multiply: see `matmul`
     tile,  # queries, keys
-    most,  # queries, keys: how many are copied at a time, or fewer
-    items,  # (items, 5): each is c, b, g, from_key, to_key, some keys of a head
+    most,  # queries, keys: the largest numbers that are copied at a time
+    items,  # (items, 5): each is c, b, g, from_key, to_key, part c of the keys of a head
     out,  # (B, T, H, Dv)
     lse,  # (B, H, T)
     dout,  # (B, T, H, Dv)
     dlse,  # (B, H, T)
     t0,
     t1,
-    dquery,  # (C, B, T, H, D): an item contributes to dquery[c]
+    dquery,  # (C, B, T, H, D): part c of the keys contributes to dquery[c]
     dkey,  # (B, S, G, D)
     dvalue,  # (B, S, G, Dv)
     dbias,  # (B, H, T, S)
@@ -295,10 +303,11 @@ def backward(
     """Compute dquery, dkey, dvalue and, unless it is empty, dbias, which the caller has filled with
     zeros.
 
-    A call does so for the queries from t0 to t1. If t0 > 0, dkey and dvalue already hold the sums
-    over the queries before t0, and those of this call are added. Several calls, one for each part
-    of the queries, give the same bits as a single call for all of them if each part begins at a
-    multiple of most[0]. Sets nonfinite[0] if any gradient is not finite.
+    A call computes the parts of these gradients that come from the queries from t0 to t1. Unless t0
+    is 0, dkey and dvalue hold the sums over the queries before t0, and the call adds to them.
+    Several calls, one for each part of the queries, give the same bits as a single call for all of
+    them if each part begins at a multiple of most[0]. Sets nonfinite[0] if any gradient is not
+    finite.
     """
     first_item, last_item = share(chunk)
     query_heads, key_heads = heads
@@ -381,18 +390,18 @@ def backward(
 def tiles_backward(  # noqa: PLR0915
     query,  # (B, T, H, D)
     keys_across,  # Kᵀ (D, s1 − s0) as a right operand, laid out as `matmul` says
-    keys_down,  # K (s1 − s0, D), likewise
-    values_across,  # Vᵀ (Dv, s1 − s0), likewise
+    keys_down,  # K (s1 − s0, D) as a right operand
+    values_across,  # Vᵀ (Dv, s1 − s0) as a right operand
     heads,  # H
-    start,  # (T,)
-    stop,  # (T,)
-    inside,  # (B, H, some queries, S)
+    start,  # (T,): each query of the head sees the keys from its start
+    stop,  # (T,): up to its stop, exclusive
+    inside,  # (B, H, some queries, S): except those where this is False
     origin,  # the first query of `inside`
     bias,  # (B, H, T, S)
-    keep,  # (B, H, T, S)
+    keep,  # (B, H, T, S): the weights that dropout keeps
     scale,
     softcap,
-    kept_factor,
+    kept_factor,  # 1 / (1 − p) of dropout
     operand,
     tile,  # queries, keys
     out,  # (B, T, H, Dv)
@@ -406,13 +415,13 @@ def tiles_backward(  # noqa: PLR0915
     s0,
     s1,
     add,
-    dquery,  # (B, T, H, D), to be stored or, if `add`, added to
+    dquery,  # (B, T, H, D): stored or, if `add`, added to
     dkeys,  # (s1 − s0, D), added to
     dvalues,  # (s1 − s0, Dv), added to
     dbias,  # (B, H, T, S), stored unless empty
 ):
-    """Run the backward pass for head h of sequence b, for its queries from t0 to t1 and the keys
-    from s0 to s1, tile by tile.
+    """Compute, tile by tile, what the queries from t0 to t1 and the keys from s0 to s1 of head h of
+    sequence b contribute to the gradients. Right operands are laid out as in `matmul`.
 
     Returns whether the gradient of these queries is finite.
     """
@@ -515,9 +524,9 @@ def tiles_backward(  # noqa: PLR0915
 def exp_minus_in_order(row, peak):
     """Replace a row by exp(row − peak), like `exp_minus`, and return the sum of the new row.
 
-    Additional zeros at the end of the row do not change a bit of the sum, if the width of the row
-    is a result of `padded_columns`. Keys that only other queries of the tile see are such zeros, so
-    they have no influence.
+    If the width of the row is a result of `padded_columns`, more zeros at its end do not change a
+    bit of the sum. So keys that this query does not see have no influence on it, even if the tile
+    is wider because other queries see them.
     """
     exp_minus(row, peak)
     block = VECTORS * BYTES // row.itemsize
@@ -530,10 +539,10 @@ def exp_minus_in_order(row, peak):
 
 @kernel
 def finish_scores(
-    scores,  # (m, n) and columns that fill it up
-    slopes,  # (m, n), only with a softcap
+    scores,  # (m, n), and more columns up to the width of a block
+    slopes,  # (m, n), used only with a softcap
     n,
-    place,  # of the tile, a `Place`
+    place,  # the `Place` of the tile
     softcap,
     bias,  # (B, H, T, S)
     inside,  # (B, H, some queries, S)
@@ -541,12 +550,12 @@ def finish_scores(
     begin,  # (m,), the first key that each query sees
     end,  # (m,), the end of the keys that it sees
 ):
-    """Turn a tile of scale · Q Kᵀ, with n keys, into scores in place: apply the softcap, add the
+    """Turn scale · Q Kᵀ, for a tile of n keys, into scores in place: apply the softcap, add the
     bias, and hide the keys that a query does not see.
 
     The derivative of the softcap is stored in slopes. Hidden keys and columns beyond n become −∞,
-    so that every row can be processed over its whole width: loops with separate bounds would
-    dominate the time of short rows.
+    so that a loop can go over the whole width of a row: if each row had its own bounds, they would
+    take most of the time of short rows.
     """
     b, h, t, s = place
     m = len(scores)
@@ -598,15 +607,16 @@ def drop(weights, n, place, keep, kept_factor):
 
 @kernel
 def of_head(x, b, h):
-    """The part of x for head h of sequence b. The first two axes of x have the lengths B and H, or
-    1 if all sequences or all heads share the entries."""
+    """x[b, h], the part of x for head h of sequence b. The first two axes of x have the lengths B
+    and H, or length 1 if all sequences or all heads share the entries of x."""
     return x[b % x.shape[0], h % x.shape[1]]
 
 
 @kernel
 def of_query(x, b, h, t):
-    """The row (S,) of x for query t of head h of sequence b. The axes of x have the lengths B, H, T
-    and S, where each of the first three may be 1 if its entries are shared."""
+    """x[b, h, t], the row (S,) of x for query t of head h of sequence b. The axes of x have the
+    lengths B, H, T and S; each of the first three has length 1 if its sequences, heads or queries
+    share the entries."""
     return x[b % x.shape[0], h % x.shape[1], t % x.shape[2]]
 
 
@@ -618,9 +628,8 @@ def flat(x):
 
 @kernel
 def head(x, b, h, heads, start, stop):
-    """Where the rows from start to stop of head h of sequence b are in the matrix `flat(x)`: a
-    region (first row, end, first column, end). x is (B, T, H, N) or (B · H, T, 1, N); `heads` is
-    H."""
+    """Where head h of sequence b, from row start to row stop, is in the matrix `flat(x)`: a region
+    (first row, end, first column, end). x is (B, T, H, N) or (B · H, T, 1, N), and `heads` is H."""
     if x.shape[2] != heads:
         b = b * heads + h
         h = 0
@@ -631,7 +640,8 @@ def head(x, b, h, heads, start, stop):
 
 @kernel
 def gather(x, region, scale, y):
-    """Copy a region of the matrix `flat(x)`, times scale, to y; the other columns of y become 0."""
+    """Copy a region (first row, end, first column, end) of the matrix `flat(x)`, times scale, to
+    the matrix y. If y has more columns than the region, the others become 0."""
     t0, t1, n0, n1 = region
     row = x.shape[2] * x.shape[3]
     size = t1 - t0, n1 - n0
@@ -642,8 +652,9 @@ def gather(x, region, scale, y):
 
 @kernel
 def scatter(x, y, region, scale, add):
-    """Copy the first rows and columns of x, times scale, to a region of the matrix `flat(y)` or, if
-    `add`, add them to the entries there."""
+    """Copy the matrix x, times scale, to a region (first row, end, first column, end) of the matrix
+    `flat(y)` or, if `add`, add it to the entries there. Rows and columns of x beyond the size of
+    the region are left out."""
     t0, t1, n0, n1 = region
     if not add:
         row = y.shape[2] * y.shape[3]
@@ -659,9 +670,11 @@ def scatter(x, y, region, scale, add):
 
 @kernel
 def copy(x, start_x, row_x, y, start_y, row_y, size, scale):
-    """Set y = scale · x for a block of x and of y, both of this size (rows, columns). Their shapes
-    do not matter: row r of the block of x begins at entry start_x + r * row_x in memory, and that
-    of the block of y at entry start_y + r * row_y."""
+    """Set y = scale · x for a block of x and a block of y of the same `size` (rows, columns).
+
+    The shapes of the arrays do not matter: in memory, row r of the block of x begins at entry
+    start_x + r * row_x, and row r of the block of y at entry start_y + r * row_y.
+    """
     rows, columns = size
     length = BYTES // x.itemsize
     whole = columns // length * length
