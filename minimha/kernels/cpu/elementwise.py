@@ -17,8 +17,8 @@ from .parallel import own, share
 
 @register("add")
 def add(a: Any, b: Any) -> Any:
-    """The value and the pullback of `functional.add`, or None unless a and b are contiguous arrays
-    of the same shape and dtype."""
+    """The sum a + b, as in `functional.add`. None unless a and b are contiguous arrays of the same
+    shape and dtype, float32 or float64, and not empty."""
     if not are_floats(a, b) or a.shape != b.shape or not (a.flags.carray and b.flags.carray):
         return None
     y = np.empty(a.shape, a.dtype)
@@ -36,26 +36,27 @@ def _add(chunk, a, b, y):
 
 @register("gelu")
 def gelu(x: Array, times: Array | None = None) -> Any:
-    """The value and the pullback of `functional.gelu`, or None for an array that the kernel does
-    not support."""
+    """The value and the pullback of `functional.gelu`: gelu(x), or gelu(x) · times if `times` is
+    given. Returns None for arrays that the kernel does not support."""
     c = 2 * math.sqrt(2 / math.pi)
     return _gate(x, times, c, c * 0.044715, bound=10)
 
 
 @register("silu")
 def silu(x: Array, times: Array | None = None) -> Any:
-    """The value and the pullback of `functional.silu`, or None for an array that the kernel does
-    not support."""
+    """The value and the pullback of `functional.silu`: silu(x), or silu(x) · times if `times` is
+    given. Returns None for arrays that the kernel does not support."""
     return _gate(x, times, 1, 0, bound=80)
 
 
 def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> Any:
     """The value y = x · g and its pullback, with g = 1 / (1 + e^(−u)), u = c1 x + c3 x³. If `times`
-    is given, y is multiplied by it. Only x and `times` are saved. Without `times`,
+    is given, y is multiplied by it. The pullback keeps only x and `times`. Without `times`,
 
         dx = dy · (g + x · dg),  dg = g · (1 − g) · du,  du = c1 + 3 c3 x²
 
-    Beyond ±bound, g is exactly 0 or 1, and e^(−u) would overflow.
+    Beyond ±bound, g is 0 or 1 up to rounding, and e^(−u) could overflow, so u is computed from x
+    limited to ±bound. Returns None for arrays that the kernel does not support.
     """
     if not are_floats(x):
         return None
@@ -75,8 +76,8 @@ def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> 
 
 
 def _gate_times(x: Array, times: Array, numbers: Any, y: Array) -> Any:
-    """The value x · g · times, stored in y, and its pullback. `numbers` is (c1, c3, bound) of
-    `_gate`."""
+    """The value x · g · times, which is stored in y, and its pullback. `numbers` is (c1, c3,
+    bound), which determine g as in `_gate`."""
     chunks = in_chunks(x.size, x.nbytes)
     _gate_times_forward(chunks, flat(x), flat(times), numbers, flat(y))
 
@@ -164,8 +165,9 @@ def _clip(x, bound):
 
 @register("dropout")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
-    """The value and the pullback of `functional.dropout`, or None unless `keep`, the boolean array
-    that says which entries dropout keeps, has the shape of x."""
+    """The value and the pullback of `functional.dropout`, where the boolean array `keep` says which
+    entries of x are kept. Returns None for arrays that the kernel does not support, such as a
+    `keep` of another shape than x."""
     if not are_floats(x) or type(keep) is not Array or type(p) is not float or not 0 <= p < 1:
         return None
     if keep.dtype != np.bool_ or keep.shape != x.shape:
@@ -191,12 +193,12 @@ def _dropout(chunk, x, keep, probability, y):
 def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> Any:
-    """The next p, m and v for each (p, g, m, v): a parameter, its gradient and its two moments. The
-    formulas are those of `nn.optimisers._adamw`. Returns None for arrays that the kernel does not
-    support.
+    """A step of AdamW: the next p, m and v for each (p, g, m, v), a parameter, its gradient and its
+    two moments. The formulas and the other arguments are those of `nn.optimisers._adamw`. Returns
+    None for arrays that the kernel does not support.
 
     m and v belong to the optimiser, so they change in place. p does not, since a pullback may have
-    saved it.
+    kept it.
     """
     for p, g, m, v in parameters:
         if not are_floats(p, g, m, v) or not p.shape == g.shape == m.shape == v.shape:

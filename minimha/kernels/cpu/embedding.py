@@ -42,7 +42,8 @@ def _add_rows(dy, indices, dtable):
 def cos_and_sin(theta: Array) -> Any:
     """The cosines and sines of the angles theta, as in `functional.rope.cos_and_sin`. They are
     computed entry by entry, so that a position has the same cosines and sines in every sequence.
-    Used only within `batch_invariant`, since NumPy is faster."""
+    Returns None outside `batch_invariant`, since NumPy is faster, and for a theta that is not a
+    float64 array."""
     if not batch_invariance.get() or type(theta) is not Array or theta.dtype != np.float64:
         return None
     rows = as_rows(theta)
@@ -60,8 +61,8 @@ def _cos_and_sin(chunk, theta, cos, sin):
 
 @register("rotate")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
-    """The value and the pullback of `functional.rope.rotate`, for cos and sin of shape (T,
-    width/2)."""
+    """The value and the pullback of `functional.rope.rotate`, if cos and sin are (T, width/2), the
+    same for all sequences and heads. Returns None for arrays that the kernel does not support."""
     if not are_floats(x, cos, sin) or cos.ndim != 2:
         return None
 

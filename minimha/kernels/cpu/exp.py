@@ -23,10 +23,10 @@ def exp32(x):
     """e^x for a float32 x ≤ 88. The result is 0 for x below −87.7, where it would be a subnormal
     number, and NaN for NaN.
 
-    e^x = 2^n e^f for x = n ln 2 + f with an integer n. A polynomial approximates e^f. To find n,
-    x / ln 2 is rounded by adding a large number, `_SHIFT`. The last bits of the sum are then those
-    that 2^n, as a float, has in its exponent. A loop over entries becomes vector code without
-    calls. The order of operations suits CPUs with fused multiply-add.
+    e^x = 2^n e^f for x = n ln 2 + f with an integer n. A polynomial approximates e^f. Adding a
+    large number, `_SHIFT`, to x / ln 2 rounds it to n, and the last bits of this sum are the
+    exponent bits of 2^n as a float. The function calls no other, so LLVM compiles a loop over
+    entries to vector instructions. The order of operations suits CPUs with fused multiply-add.
     """
     x = _LOWEST if x < _LOWEST else x  # NaN stays
     shifted = x * _LOG2E + _SHIFT

@@ -54,8 +54,8 @@ def linear_maps(
 
 @functools.cache
 def _stored(dtype: np.dtype) -> Any:
-    """The dtype of the view through which a kernel reads a matrix of this dtype: uint16 for
-    bfloat16, which Numba lacks, and otherwise the same. None if no kernel supports the dtype."""
+    """The dtype in which a kernel reads the bits of a matrix of this dtype: uint16 for bfloat16,
+    which Numba lacks, and otherwise the same. None if no kernel supports the dtype."""
     return {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}.get(dtype.name)
 
 
@@ -97,8 +97,9 @@ def _compiled_wide(x):
 
 @kernel
 def _columns(chunk, x, w, y):
-    """Compute y[r, n] = Σ x[r] · w[n] for every row n of w, which is the transpose of the weight
-    matrix."""
+    """Compute y[r, n] = Σ x[r] · w[n] for every row n of w (N, M), which is the transpose of the
+    weight matrix. `chunk` divides the blocks of `_BLOCK` rows of w among threads (see `parallel`).
+    """
     for block in range(*share(chunk)):
         first, last = block * _BLOCK, min(len(w), (block + 1) * _BLOCK)
         step = -(-(last - first) // 4)
@@ -126,8 +127,9 @@ def _four_dots(x, w0, w1, w2, w3):
 
 @kernel
 def _rows(chunk, x, w, sums, y):
-    """Compute y[r] = Σ x[r, k] w[k], a sum over the rows k of w. `sums` (blocks, R, N) is memory
-    for the sums over each block of `_BLOCK` rows."""
+    """Compute y[r] = Σ x[r, k] w[k], a sum over the rows k of w (M, N). `chunk` divides the blocks
+    of `_BLOCK` rows of w among threads (see `parallel`), and `sums` (blocks, R, N) is memory for
+    the sum over each block."""
     _sums_of_blocks(chunk, x, w, sums)
     for r in range(len(y)):
         y[r] = 0
@@ -156,7 +158,8 @@ def _sums_of_blocks(chunk, x, w, sums):
 
 @kernel
 def _add_four(y, x0, x1, x2, x3, w0, w1, w2, w3):
-    """Add to y the rows w0 to w3, multiplied by the numbers x0 to x3."""
+    """Add x0 · w0 + x1 · w1 + x2 · w2 + x3 · w3 to the row y, where w0 to w3 are rows of weights
+    and x0 to x3 are numbers."""
     widest_vectors()
     for n in range(len(y)):
         y[n] += (x0 * _wide(w0[n]) + x1 * _wide(w1[n])) + (x2 * _wide(w2[n]) + x3 * _wide(w3[n]))

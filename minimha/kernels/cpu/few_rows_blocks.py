@@ -19,7 +19,8 @@ eight vectors a CPU can start two in each cycle."""
 
 @intrinsic
 def add_rows(typing, x, start_x, w, start_w, row_w, count, y, start_y):
-    """y += sum over k < count of x[k] * w[k, :], for as many columns as LONG vectors have entries.
+    """y += sum over k < count of x[k] * w[k, :], for a row y and rows of w that are LONG vectors
+    wide.
 
     The shapes of the arrays do not matter: in memory, x begins at entry start_x, y at entry start_y
     and w[k] at entry start_w + k * row_w.
@@ -48,10 +49,12 @@ def add_rows(typing, x, start_x, w, start_w, row_w, count, y, start_y):
 
 @intrinsic
 def add_transposed_block(typing, x, start_x, row_x, rows, w, start_w, row_w, y, start_y, row_y):
-    """y[r, n] += sum over k of x[r, k] * w[n, k], for as many n and k as a vector has entries.
+    """y[r, n] += sum over k of x[r, k] * w[n, k], for a square block of w, with as many n and as
+    many k as a vector has entries.
 
     `rows` is the number of rows r of x and y. The shapes of the arrays do not matter: in memory,
-    row r of x begins at entry start_x + r * row_x, and so on for w and y.
+    row r of x begins at entry start_x + r * row_x, row n of w at entry start_w + n * row_w, and row
+    r of y at entry start_y + r * row_y.
     """
 
     def write(code, x, start_x, row_x, rows, w, start_w, row_w, y, start_y, row_y):

@@ -28,7 +28,7 @@ _DEEP = 8
 
 
 def product(x: Array, w: Array, b: Array | None) -> Array:
-    """x w + b, for x (R, M), w (M, N) and b (N,)."""
+    """x w + b, for x (R, M), w (M, N) and b (N,), or x w if b is None."""
     stored, transposed = in_memory(w)
     b = np.empty(0, x.dtype) if b is None else contiguous(b)
     n = w.shape[1]
@@ -80,7 +80,8 @@ def _begin(y, b, start, stop):
 
 @kernel
 def add_rows_of_matrix(x, w, region, y, to):
-    """Add x times a region (k0, k1, n0, n1) of w to the columns of y that begin at `to`."""
+    """Multiply x (R, k1 − k0) by a region (k0, k1, n0, n1) of w, its rows from k0 to k1 and columns
+    from n0 to n1. Add the product to the columns of y that begin at column `to`."""
     k0, k1, n0, n1 = region
     row_w = w.shape[1]
     row_x = x.strides[0] // x.itemsize
@@ -112,8 +113,9 @@ def _add_row(y, x, w):
 
 @kernel
 def add_columns_of_matrix(x, w, region, y, to):
-    """Add x times the transpose of a region (n0, n1, k0, k1) of w to the columns of y that begin at
-    `to`."""
+    """Multiply x (R, k1 − k0) by the transpose of a region (n0, n1, k0, k1) of w, its rows from n0
+    to n1 and columns from k0 to k1. Add the product to the columns of y that begin at column `to`.
+    """
     n0, n1, k0, k1 = region
     row_w = w.shape[1]
     row_x = x.strides[0] // x.itemsize

@@ -21,12 +21,14 @@ or rounding to an integer by adding a large number."""
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile a module's function of arrays and numbers at the first call for each set of types.
+    """Decorate a function of arrays and numbers, so that Numba compiles it at its first call with
+    each combination of argument types: ``@kernel``, or ``@kernel(**options of numba.njit)``.
 
-    ``@kernel`` or ``@kernel(**options of numba.njit)``. It runs without the interpreter's lock.
-    The next process finds it in `cache.folder()`, until a source in ``minimha.kernels``, the
-    compiler, its settings or the CPU changes: anything else that it depends on must be an argument.
-    Functions defined inside functions or outside ``minimha.kernels`` are not stored.
+    The compiled function releases Python's global lock (GIL) while it runs. It is stored in
+    `cache.folder()`, where later processes find it as long as the sources in ``minimha.kernels``,
+    the compiler, its settings and the CPU stay the same. So whatever else it depends on must be an
+    argument, not a global variable. Functions that are defined inside functions or outside
+    ``minimha.kernels`` are not stored.
     """
     if function is None:
         return functools.partial(kernel, **options)
@@ -48,8 +50,8 @@ to an integer by adding a large number."""
 
 @intrinsic
 def widest_vectors(typing):
-    """Called in a kernel: makes LLVM use 512-bit vectors if the CPU has them. LLVM avoids them by
-    default, because they slowed down the first CPUs that had them."""
+    """A call of this in a kernel makes LLVM use 512-bit vectors if the CPU has them. LLVM avoids
+    them by default, because they slowed down the first CPUs that had them."""
 
     def generate(context, builder, signature, arguments):
         # bypasses llvmlite's method, which does not know this attribute

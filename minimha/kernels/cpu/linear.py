@@ -52,8 +52,9 @@ blocks of rows or columns."""
 def linear_maps(
     x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: WantedOfMaps
 ) -> Any:
-    """The value and the pullback of `functional.linear_maps`; returns None for arrays that the
-    kernels do not support."""
+    """The value and the pullback of `functional.linear_maps`. Returns None for arrays that the
+    kernels do not support and, outside `batch_invariant`, in most cases on a CPU where they would
+    be slow."""
     invariant = batch_invariance.get()
     if not invariant:
         few = few_rows.linear_maps(x, ws, bs, wanted)
@@ -100,7 +101,8 @@ def linear_maps(
 
 
 def _supported(x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...]) -> bool:
-    """Whether the kernels support these arrays."""
+    """Whether the kernels support an input x, matrices ws and biases bs (None for no bias) of these
+    shapes and dtypes."""
     given = [b for b in bs if b is not None]
     if not are_floats(x, *ws, *given) or x.ndim < 2:
         return False
@@ -121,10 +123,12 @@ def product(
     to: Array | None = None,
     in_order: bool = False,
 ) -> Array:
-    """a b + bias, with a (R, K), b (K, N) and bias (N,). Transposes need not be contiguous.
+    """a b + bias, with a (R, K), b (K, N) and bias (N,). a and b may be transposes of contiguous
+    arrays, which are not copied as a whole.
 
-    sums      (N,), zeros to which the sums of b's columns are added
-    to        (R, N), to which the product is added, in place of a new array
+    sums      (N,), zeros to which the sum of each column of b is added: the gradient of a bias if b
+              is dy
+    to        (R, N), to which the product is added and which is returned; by default a new array
     in_order  whether the K terms of each entry are added one by one, from first to last, as
               `batch_invariant` promises
     """
@@ -155,8 +159,9 @@ def product(
 
 @functools.cache
 def _empty(dtype: Any) -> tuple[Any, ...]:
-    """Three arguments of `_product` for arrays of this dtype: the empty array that stands for no
-    bias or no sums, the `second` for sums that are not computed in halves, and the `operand`."""
+    """Three arguments of `_product` for arrays of this dtype: an empty array, which stands for no
+    bias or no sums; the `second` of a product whose sums are not computed in two halves; and the
+    `operand`."""
     nothing = np.empty(0, dtype)
     second = np.empty((0, 0, 0), dtype), np.empty((0, 0), dtype)
     width = VECTORS * BYTES // dtype.itemsize
@@ -165,8 +170,8 @@ def _empty(dtype: Any) -> tuple[Any, ...]:
 
 @kernel
 def _column_blocks(n, operand):
-    """The number of blocks along n columns. If a single column is left over, it belongs to the last
-    block."""
+    """The number of blocks into which n columns are cut. If a single column would be left over, it
+    belongs to the last block. `operand` says how wide a block is: see `matmul`."""
     return max(1, -(-(n - 1) // operand.shape[2]))
 
 
@@ -179,9 +184,9 @@ def _product(
     chunk    divides the blocks of rows of c or, unless `by_rows`, of its columns among threads
     how      ADD or CONTINUE (see `microkernel`): how parts of a sum over the depth K are added
     operand  says how wide a block is: see `matmul`
-    second   a pair of arrays like (c, sums), with one more axis of length 1: they receive the sums
-             over the second half of K, which are added to c and sums when all chunks are finished.
-             The axis has length 0 if the sums are not computed in two halves
+    second   if the sums over K are computed in two halves, arrays (1, R, N) and (1, N) for the
+             second half of c and of sums, which are added when all chunks are finished; otherwise
+             arrays without entries, (0, 0, 0) and (0, 0)
     """
     start, stop = share(chunk)
     m, n = c.shape
@@ -217,8 +222,8 @@ def _region(  # noqa: PLR0915
     region, ks, add_all, how, a, a_transposed, b, b_transposed, bias, sums, operand, c
 ):  # fmt: skip
     """Compute a region (m0, m1, n0, n1) of c: the product of a and b, summed over the columns k of
-    a and the rows k of b for k in the range `ks`. It is stored in c or, if `add_all`, added to it;
-    `how` says how the parts of a sum are added, as in `_product`."""
+    a and the rows k of b for k in the range `ks`, plus the bias. It is stored in c or, if
+    `add_all`, added to it; `how` says how the parts of a sum are added, as in `_product`."""
     top, bottom, low, high = region
     first, end = ks
     depth = b.shape[1] if b_transposed else len(b)
@@ -299,8 +304,9 @@ def _column(a, transposed, region, x, start, c, add):
     """Multiply a region (m0, m1, k0, k1) of a, or of its transpose, by a vector x, and add the
     number `start` to each entry. The result is stored in the column c or, if `add`, added to it.
 
-    This is for a single column that is left over. To compute it, a block would compute as many
-    columns as it is wide: the last of 65 columns took a third of the time.
+    This is for a single column that is left over after the last whole block of columns. Another
+    block would compute as many columns as it is wide: of a product with 65 columns, the last one
+    then took a third of the time.
     """
     m0, m1, k0, k1 = region
     sums = np.full(m1 - m0, start, c.dtype)
@@ -318,12 +324,14 @@ def _column(a, transposed, region, x, start, c, add):
 
 @kernel
 def _blocks(a, place, depth, panel, bias, c, to, ahead):
-    """Multiply rows of a by a panel (1, depth, width), block by block, and add the bias (width,).
+    """Multiply rows of a by a panel (1, depth, width), one block of ROWS rows after another, and
+    add the bias (width,).
 
-    place  the entry of a, in memory, where the rows begin, and the distances from one block of
-           ROWS rows, from one row and from one column to the next, in entries
+    place  where the rows of a are in memory, in entries: the entry where the first begins, and the
+           distances from a block to the next one, from a row to the next and from a column to the
+           next
     to     whether the result is stored in c or added: STORE, ADD or CONTINUE, see `microkernel`
-    ahead  whether to load the next block of a into the cache, while a block is computed
+    ahead  whether to load the next block of a into the cache while a block is computed
     """
     start, block, row, step = place
     row_c = c.strides[0] // c.itemsize
@@ -351,8 +359,8 @@ def _blocks(a, place, depth, panel, bias, c, to, ahead):
 
 @kernel
 def _copy_blocks(a, transposed, region, copies):
-    """Copy a region (m0, m1, k0, k1) of a, or of its transpose, in blocks whose ROWS rows are
-    adjacent.
+    """Copy a region (m0, m1, k0, k1) of a, or of its transpose, to `copies`, in blocks of ROWS
+    rows. In a block, the ROWS entries of each column are adjacent.
 
     Neighbouring columns of the transpose of a are a whole row of a apart in memory. A cache holds
     few addresses at such distances: a block takes 10 to 30 % longer without the copy (AVX2).
@@ -393,9 +401,9 @@ def _copy_blocks(a, transposed, region, copies):
 
 @kernel
 def _copy_rows(a, region, rows):
-    """Copy a region (m0, m1, k0, k1) of a, whose rows are a whole number of pages apart. A cache
-    has room for only a few addresses at such distances: a large product takes 5 % longer without
-    the copy."""
+    """Copy a region (m0, m1, k0, k1) of a to `rows`. In a, the rows are a whole number of memory
+    pages apart, and a cache has room for only a few addresses at such distances: a large product
+    takes 5 % longer without the copy."""
     m0, m1, k0, k1 = region
     for i in range(m1 - m0):
         for k in range(0, k1 - k0, BYTES // a.itemsize):  # fills whole vectors, as pages do
@@ -404,15 +412,16 @@ def _copy_rows(a, region, rows):
 
 @kernel
 def _block_size(depth, length):
-    """How many entries to allocate for a copied block: those of the block, and `length` more, since
-    the last copy may write beyond its end."""
+    """How many entries to allocate for a copied block of ROWS rows and `depth` columns: ROWS *
+    depth, and `length` more, the entries of a vector, since the last copy may write beyond the end
+    of the block."""
     return ROWS * depth + length
 
 
 @kernel
 def _move(x, y, add):
-    """Copy the first rows and columns of x to y, which may be smaller, or, if `add`, add them to
-    y."""
+    """Copy x to y or, if `add`, add x to y. Rows and columns of x beyond the shape of y are left
+    out."""
     for i in range(y.shape[0]):
         for j in range(y.shape[1]):
             y[i, j] = x[i, j] + y[i, j] if add else x[i, j]
@@ -420,8 +429,8 @@ def _move(x, y, add):
 
 @kernel
 def _add_up(rows, sums, how):
-    """Add the sum of each column of `rows` to sums. With how = CONTINUE, the rows are added to sums
-    one after another; with ADD, their sum is computed first, four rows at a time."""
+    """Add the sum of each column of `rows` to sums. If `how` is CONTINUE, the rows are added to
+    sums one after another; if it is ADD, their sum is computed first, four rows at a time."""
     if how == CONTINUE:
         for i in range(len(rows)):
             for j in range(len(sums)):

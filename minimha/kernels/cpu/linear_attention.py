@@ -23,9 +23,9 @@ from .row_softmax import dot, scale_by
 @register("chunked")
 def chunked(*arrays: Any, size: int) -> Any:
     """The value and the pullback of `attention.linear.chunked`, or None if the kernel does not
-    support the arrays or a result is not finite. Saves the states between the chunks and, for the
-    delta rule, the errors: each value minus what the state returned for its key before the value
-    was written."""
+    support the arrays or a result is not finite. For the pullback, it keeps the states between the
+    chunks and, for the delta rule, the errors: each value minus what the state returned for its key
+    before the value was written."""
     query, key, value, beta, log_decay, state = arrays
     present = [x for x in arrays if x is not None]
     if not are_floats(*present) or not value.size or unavailable("scipy", "threadpoolctl"):
@@ -83,9 +83,10 @@ def _forward(part, q, k, v, beta, log_decay, size, states, errors, out):
 def _backward(
     part, q, k, v, beta, log_decay, size, states, errors, dout, dq, dk, dv, dbeta, dlog, dstates
 ):
-    """Compute the gradients dq, dk, dv, dbeta and dlog, the gradient of log_decay. On entry,
-    dstates is the gradient of the states after the last chunk; on return, it is the gradient of the
-    states before the first chunk."""
+    """Compute the gradients dq, dk, dv, dbeta and dlog, the gradient of log_decay. `part` divides
+    the sequences and heads among threads (see `parallel`). On entry, dstates is the gradient of the
+    states after the last chunk; on return, it is the gradient of the states before the first chunk.
+    """
     for n in range(*share(part)):
         dstate = dstates[n]
         for c in range(states.shape[1] - 2, -1, -1):
@@ -126,9 +127,10 @@ def _backward(
 
 @kernel
 def _remaining(log_decay):
-    """left (T, T + 1), as in `attention.linear.remaining`: row i is for position i of a chunk.
-    Column 0 is the fraction that remains of the state before the chunk, and column j + 1 the
-    fraction that remains of what position j wrote to the state."""
+    """The array `left` (T, T + 1) of `attention.linear.remaining`, for a chunk of T positions: what
+    is left at position i, after the decay. left[i, 0] is the fraction that remains of the state
+    before the chunk, and left[i, j + 1] the fraction that remains of what position j ≤ i wrote to
+    the state."""
     t = len(log_decay)
     left, row = np.zeros((t, t + 1), log_decay.dtype), np.ones(t + 1, log_decay.dtype)
     for i in range(t):
@@ -139,8 +141,10 @@ def _remaining(log_decay):
 
 @kernel
 def _reading(rows, key, state, left):
-    """weights and past, as in `attention.linear.reading`: the weight of each key for each row,
-    which is a query or a key, and what the row reads from the state before the chunk."""
+    """What `rows` (T, D), queries or keys, read from the state, as in `attention.linear.reading`.
+    Returns the weights (T, T) with which each row reads what each key of the chunk wrote, and past
+    (T, Dv), what each row reads from the state before the chunk. `left` is the result of
+    `_remaining`."""
     weights = np.dot(rows, key.T)
     for i in range(len(rows)):
         for j in range(len(key)):
@@ -150,9 +154,10 @@ def _reading(rows, key, state, left):
 
 @kernel
 def _reading_backward(rows, key, state, left, weights, past, dread, new, dkey, dstate, dleft):
-    """The pullback of `_reading`. dread is the gradient of past + weights · new, which is all that
-    the rows read. Returns the gradient of rows, and adds the gradients of key, of state and of the
-    logarithm of `left` to dkey, dstate and dleft."""
+    """The pullback of `_reading`. The rows read past + weights · new in total, where new (T, Dv) is
+    what the keys of the chunk write, and dread is the gradient of this. Returns the gradient of
+    rows, and adds the gradients of key, of state and of the logarithm of `left` to dkey, dstate and
+    dleft."""
     draw, dpast = np.dot(dread, new.T), _scaled(left[:, 0], dread)
     for i in range(len(rows)):
         dleft[i, 0] += dot(dread[i], past[i])
@@ -166,7 +171,7 @@ def _reading_backward(rows, key, state, left, weights, past, dread, new, dkey, d
 
 @kernel
 def _scaled(factors, x):
-    """A copy of x, each row multiplied by its factor."""
+    """A copy of x, each row multiplied by its own factor."""
     y = x.copy()
     for i in range(len(y)):
         scale_by(y[i], factors[i])

@@ -32,11 +32,12 @@ _INT32 = ir.IntType(32)
 
 def written_by(write):
     """Make the function that Numba calls to generate the code of an intrinsic. That function calls
-    `write(code, *arguments)`, which adds instructions to `code`, a `Code`.
+    `write(code, *arguments)`, where `code` is a `Code`, to which `write` adds instructions.
 
-    `write` receives an array as a pointer to its first entry, a tuple as a list, and None as None.
-    It may return the intrinsic's result. The numbers in the vectors of `code` have the type of the
-    intrinsic's first argument or, if that is an array, of its entries.
+    `write` receives the arguments of the intrinsic: an array as a pointer to its first entry, a
+    tuple as a list, and None as None. It may return the intrinsic's result. The vectors of `code`
+    consist of numbers of the same type as the intrinsic's first argument or, if that is an array,
+    as its entries.
     """
 
     def generate(context, builder, signature, arguments):
@@ -56,8 +57,8 @@ def written_by(write):
 
 
 class Code:
-    """The code of an intrinsic, for vectors of one type of number. Each method adds instructions to
-    the code.
+    """Generates the code of an intrinsic, with vectors of one type of number. Each method adds
+    instructions to the code.
 
     builder  the builder of llvmlite, for instructions that have no method here
     length   the number of entries of a vector
@@ -127,8 +128,8 @@ class Code:
         return self.builder.extract_element(x, _INT32(0))
 
     def shuffle(self, a, b, indices):
-        """A vector of chosen entries of the vectors a and b. `indices` counts the
-        entries of a from 0, and those of b from `length`."""
+        """A vector of chosen entries of the vectors a and b. `indices` has an index for each entry
+        of the result: k < length means entry k of a, and length + k entry k of b."""
         mask = ir.Constant(ir.VectorType(_INT32, self.length), indices)
         return self.builder.shuffle_vector(a, b, mask)
 
@@ -139,7 +140,7 @@ class Code:
         return self.builder.fmul(a, b)
 
     def multiply_add(self, a, b, c):
-        """a b + c, for vectors or numbers, rounded once."""
+        """a b + c, for vectors or numbers, rounded only once (a fused multiply-add)."""
         lanes = f"v{self.length}" if a.type == self._vector else ""
         kind = {"float": "f32", "double": "f64"}[str(self._number)]
         function = cgutils.get_or_insert_function(
@@ -148,12 +149,13 @@ class Code:
         return self.builder.call(function, [a, b, c])
 
     def equal(self, x, y):
-        """A condition: whether the integer x has the value y."""
+        """The condition x == y, for an integer x that the code computes and a Python integer y."""
         return self.builder.icmp_signed("==", x, self._integer(y))
 
     @contextlib.contextmanager
     def loop(self, count):
-        """`with code.loop(count) as k:` writes the body of a loop over k < count."""
+        """`with code.loop(count) as k:` adds a loop over k from 0 to count − 1. The instructions
+        that are added in the `with` block are its body."""
         with cgutils.for_range(self.builder, count, intp=self._integer) as loop:
             yield loop.index
 
@@ -161,8 +163,9 @@ class Code:
     def rolled_loop(self, count):
         """Like `loop`, but LLVM does not unroll the loop.
 
-        With AVX-512, LLVM mixes two steps of `multiply_block` in an order that needs more registers
-        than there are: in `linear`, sums moved to memory and back, which took twice the time.
+        When it unrolled the loop of `multiply_block` for AVX-512, LLVM mixed two steps in an order
+        that needs more registers than there are: in `linear`, sums moved to memory and back, which
+        took twice the time.
         """
         with cgutils.for_range(self.builder, count, intp=self._integer) as loop:
             yield loop.index

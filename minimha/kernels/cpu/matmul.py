@@ -28,10 +28,12 @@ _LINE = 64  # bytes in a cache line
 
 @kernel
 def matrix(m, n, operand):
-    """A new matrix (m, n), not yet filled, for a left operand or a result.
+    """A new matrix (m, n), not yet filled, of the dtype of `operand`, for a left operand or a
+    result of `multiply`.
 
-    Blocks read and write a few rows beyond its end. Those rows are zeros: uninitialised memory
-    often contains subnormal numbers, which slow a CPU down a hundredfold.
+    The blocks of `multiply` read and write a few rows beyond its end, where memory is reserved for
+    them. There it is filled with zeros: uninitialised memory often contains subnormal numbers,
+    which slow a CPU down a hundredfold.
     """
     memory = cache_aligned((m + ROWS) * n + ROWS, operand)
     memory[m * n :] = 0
@@ -40,8 +42,8 @@ def matrix(m, n, operand):
 
 @kernel
 def cache_aligned(size, operand):
-    """A new array (size,), not yet filled, that begins at a cache line, so that no vector lies in
-    two lines."""
+    """A new array (size,), not yet filled, of the dtype of `operand`. It begins at a cache line, so
+    that no vector lies in two lines."""
     memory = np.empty(size + _LINE // operand.itemsize, operand.dtype)
     start = -memory.ctypes.data % _LINE // operand.itemsize
     return memory[start : start + size]
@@ -49,7 +51,8 @@ def cache_aligned(size, operand):
 
 @kernel
 def padded_columns(n, operand):
-    """The number of columns to allocate for a result of n columns: a whole number of blocks."""
+    """The number of columns to allocate for a result of n columns: n rounded up to whole blocks, or
+    n itself if `operand` stands for BLAS."""
     if operand.ndim == 2:
         return n
     return -(-n // operand.shape[2]) * operand.shape[2]
@@ -57,14 +60,15 @@ def padded_columns(n, operand):
 
 @kernel
 def padded_rows(m, operand):
-    """The number of rows to allocate for a result of m rows: a whole number of blocks."""
+    """The number of rows to allocate for a result of m rows: m rounded up to whole blocks, or m
+    itself if `operand` stands for BLAS."""
     return m if operand.ndim == 2 else -(-m // ROWS) * ROWS
 
 
 @kernel
 def right(x, region, operand):
-    """Copy a region (depth, n) of x as a right operand: a matrix for BLAS, or panels (·, depth,
-    width) for blocks."""
+    """Copy a region of x, of `depth` rows and n columns, as a right operand: a matrix (depth, n)
+    for BLAS, or panels (number of panels, depth, width) for blocks."""
     t0, t1, n0, n1 = region
     if operand.ndim == 2:
         return x[t0:t1, n0:n1].copy()
@@ -97,7 +101,8 @@ def as_right(x, operand):
 
 @kernel
 def right_of_transpose(x, region, operand):
-    """The transpose of a region (n, depth) of a contiguous x as a right operand."""
+    """Copy a region of a contiguous x, of n rows and `depth` columns, as a right operand that
+    represents its transpose (depth, n)."""
     t0, t1, n0, n1 = region
     if operand.ndim == 2:  # transposed by `multiply`
         return x[t0:t1, n0:n1].copy().reshape(1, 1, t1 - t0, n1 - n0)
@@ -121,8 +126,8 @@ def right_of_transpose(x, region, operand):
 
 @kernel
 def _panels(depth, n, operand):
-    """Memory for panels of n columns, not yet filled. If the columns do not fill the last panel, it
-    starts as zeros."""
+    """Memory for the panels of a right operand (depth, n), not yet filled. If the n columns do not
+    fill the last panel, that one is filled with zeros."""
     width = operand.shape[2]
     count = -(-n // width)
     panels = cache_aligned(count * depth * width, operand).reshape(count, depth, width)
@@ -133,8 +138,8 @@ def _panels(depth, n, operand):
 
 @kernel
 def some_columns(b, start, stop):
-    """The columns from start to stop of a result of `right_of_transpose`, where start is a multiple
-    of the columns of a block."""
+    """The columns from start to stop of a right operand that `right_of_transpose` returned, as a
+    right operand. start must be a multiple of the width of a block."""
     if b.ndim == 4:
         return b[0, 0, start:stop].reshape(1, 1, stop - start, b.shape[3])
     width = b.shape[2]
@@ -143,10 +148,11 @@ def some_columns(b, start, stop):
 
 @kernel
 def multiply(a, depth, b, start, c, add):
-    """Store a[:, :depth] @ b[start : start + depth] in c or, if `add`, add it to c.
+    """Store a[:, :depth] @ b[start : start + depth] in c (m, n) or, if `add`, add it to c.
 
-    a has at least m rows and depth columns, b is a right operand, and c is (m, n). BLAS needs a (m,
-    depth) and b (depth, n).
+    b is a right operand, and start a row of the matrix that it represents; if BLAS multiplies by a
+    transpose, start must be 0. a has at least m rows and depth columns. For BLAS, a must be (m,
+    depth), and b must have n columns.
     """
     if b.ndim == 4:
         np.dot(a, b[0, 0].T, c)

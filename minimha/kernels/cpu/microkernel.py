@@ -27,13 +27,13 @@ that is computed in several parts has the same bits as one computed at once."""
 def multiply_block(
     typing, a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, to, bias
 ):
-    """c[r, :] (+)= sum over k < depth of a[r, k] * b[k, :], for r < ROWS, and for as many columns
-    as VECTORS vectors have entries.
+    """c[r, :] = (or +=) the sum over k < depth of a[r, k] * b[k, :], for a block of c of ROWS rows,
+    each VECTORS vectors wide.
 
-    The shapes of the arrays do not matter: in memory, a[r, k] is entry start_a + r * row_a +
-    k * step_a, row k of b begins at entry start_b + k * step_b, and row r of c at entry start_c +
-    r * row_c. `to` is STORE, ADD or CONTINUE: what happens to c. A bias, if given, is added to
-    every row, but not with CONTINUE.
+    The shapes of the arrays do not matter: in memory, a[r, k] is entry start_a + r * row_a + k *
+    step_a, row k of b begins at entry start_b + k * step_b, and row r of c at entry start_c + r *
+    row_c. `to` says what happens to c: STORE, ADD or CONTINUE. A bias, an array as wide as the
+    block or None, is added to every row, but not with CONTINUE.
     """
 
     def write(

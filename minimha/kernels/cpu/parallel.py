@@ -56,12 +56,12 @@ _LOOKS = 10_000
 
 
 def whole(count: int, chunks: int = 1) -> tuple[int, int, int, int, np.ndarray]:
-    """Make the first argument of a kernel: range(count), to be divided into this many chunks.
+    """Make the argument `chunk` of a kernel: range(count), to be divided into this many chunks.
 
     Returns (0, count, number of chunks, number of helpers, board). The number of chunks is 0 if one
-    thread is to compute the whole range; the helpers are the threads that may help, of which all
-    callers share `threads.number()` − 1; the board is the array through which they communicate. A
-    call never waits for a helper to wake up.
+    thread is to compute the whole range. Helpers are threads that compute chunks together with the
+    caller; all calls share the same `threads.number()` − 1 helpers. The board is the array through
+    which threads communicate. A call never waits for a helper to wake up.
     """
     chunks = min(chunks, _MOST)
     helpers = min(chunks, threads.number()) - 1 if chunks > 1 else 0
@@ -80,7 +80,7 @@ class _Pool:
         self.size, self.lock = 0, threading.Lock()
 
     def wake(self, helpers: int) -> None:
-        """Make sure that this many helpers are awake, or are about to wake up."""
+        """Make sure that at least this many helpers are awake, or about to wake up."""
         if self.board[AWAKE] >= helpers:
             return
         with self.lock:
@@ -105,7 +105,9 @@ if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
 
 
 def _cores() -> np.ndarray:
-    """The cores on which this thread may run, as the bits that `sched_setaffinity` takes."""
+    """The cores on which this thread may run, as the bit mask that the C function
+    `sched_setaffinity` takes: bit n % 8 of byte n // 8 is 1 for core n. All bits are 0 on systems
+    without this function."""
     bits = np.zeros(8 * 128, np.uint8)
     if hasattr(os, "sched_getaffinity"):
         bits[[core for core in os.sched_getaffinity(0) if core < bits.size]] = 1
@@ -114,8 +116,8 @@ def _cores() -> np.ndarray:
 
 @kernel
 def own(x, part):
-    """The entries of x from part[0] to part[1], as a view whose indices start at 0: LLVM vectorises
-    loops over such indices better."""
+    """The entries of x from part[0] to part[1], as a view. Its indices start at 0, and LLVM
+    vectorises loops over such indices better."""
     return x[part[0] : part[1]]
 
 
@@ -127,13 +129,13 @@ the number of the chunk, and returns 0, or 1 if the chunk failed."""
 
 @intrinsic
 def share(typing, chunk):
-    """(start, stop) of the part of the range that the kernel is to compute when it is called with
-    this `chunk`.
+    """(start, stop): the part of the range that the kernel must compute when it is called with this
+    `chunk`.
 
     If the range is to be divided, `share` first calls the kernel again for each chunk, and waits
-    until all are computed. Then nothing is left to do, and the part is empty. While one call is
-    divided, calls from other threads compute their whole range themselves. Raises MemoryError if a
-    chunk failed, after all others have finished.
+    until all are computed. Then nothing is left to do, and the part is empty. While the range of
+    one call is divided, calls from other threads compute their whole range themselves. Raises
+    MemoryError if a chunk failed, after all others have finished.
     """
     lead = types.int64(types.int64, types.int64, chunk[4], types.int64, types.int64)
 
@@ -163,10 +165,13 @@ def share(typing, chunk):
 
 
 def _for_chunk(kernel, arguments):
-    """Generate a function that calls a kernel for one chunk, of type `_CALL`: (address of the
-    arguments, number of the chunk) -> 0 or 1. `kernel` is LLVM's form of the kernel: its first
-    two arguments are addresses for its result and for an exception; then come start, stop and the
-    number of chunks. `arguments` is the type of the memory with the arguments."""
+    """Generate a function, of type `_CALL`, that takes the address of a kernel's arguments and the
+    number of a chunk, calls the kernel for this chunk, and returns 0, or 1 if it failed.
+
+    kernel     the kernel as a function of LLVM: its first two arguments are addresses for its
+               result and for an exception; then come start, stop and the number of chunks
+    arguments  the type of a pointer to the memory that holds the arguments
+    """
     function = ir.Function(kernel.module, _CALL, kernel.module.get_unique_name("chunk"))
     function.linkage = "internal"
     builder = ir.IRBuilder(function.append_basic_block())
@@ -196,8 +201,8 @@ _SERVED = types.int64[::1], types.uint8[::1]
 
 @kernel
 def _serve(board, cores):
-    """The loop of a helper that is awake: it helps, until it has found no work `_LOOKS` times in a
-    row."""
+    """The loop of a helper that is awake. It looks for work on the board and computes chunks, and
+    returns when it has found no work `_LOOKS` times in a row."""
     _add(board, AWAKE, 1)
     looked = 0
     while looked < _LOOKS:
@@ -215,8 +220,9 @@ def _serve(board, cores):
 
 @numba.njit
 def _lead(chunks, helpers, board, function, arguments):
-    """Compute all chunks, together with any helpers that join. Returns 1 on success, 2 if a chunk
-    failed, and 0 without computing anything if another call is being divided."""
+    """Compute all chunks of a call, together with any helpers that join. Returns 1 on success, 2 if
+    a chunk failed, and 0, without computing anything, if the range of another call is being
+    divided."""
     if not _swap(board, BUSY, 0, 1):
         return 0
     _store(board, FUNCTION, function), _store(board, ARGUMENTS, arguments)
@@ -233,8 +239,9 @@ def _lead(chunks, helpers, board, function, arguments):
 
 @numba.njit
 def _compute_chunks(board, from_back):
-    """Compute chunks while any are left, from the back of the range or from the front. The function
-    and the arguments stay on the board until all chunks are finished."""
+    """Compute chunks of the call on the board while any are left: if `from_back`, the last one
+    first, as helpers do, otherwise the first one first, as the leader does. The addresses of the
+    function and its arguments stay on the board until all chunks are finished."""
     work = _load(board, WORK)
     while _left(work):
         k = ((work >> _END) & _MOST) - 1 if from_back else work & _MOST
@@ -265,7 +272,8 @@ if sys.platform == "linux":
 
     @numba.njit
     def _leave(core, cores):
-        """If this thread runs on this core, move it to another of the cores."""
+        """If this thread runs on this core, move it to another one of `cores`, a bit mask as in
+        `_cores`."""
         if _core() == core:
             cores[core // 8] ^= 1 << core % 8
             _move(0, cores.size, cores.ctypes.data)  # fails if there is no other
@@ -284,7 +292,8 @@ else:
 
 @intrinsic
 def _do(typing, function, arguments, k):
-    """Compute chunk k by calling a function at its address. Returns 0, or 1 if the chunk failed."""
+    """Compute chunk k: call the function at the address `function`, a result of `_for_chunk`, with
+    the arguments at the address `arguments`. Returns 0, or 1 if the chunk failed."""
 
     def generate(context, builder, signature, values):
         function = builder.inttoptr(values[0], _CALL.as_pointer())

@@ -12,8 +12,8 @@ VECTORS = 2
 
 
 class _Registers(NamedTuple):
-    """The bytes in a vector, the rows of a block whose sums fit into the registers, and whether the
-    CPU multiplies and adds vectors in one instruction."""
+    """The vector registers of a CPU: the bytes in a vector, the rows of a block of a matrix product
+    whose sums fit into the registers, and whether one instruction multiplies and adds vectors."""
 
     bytes: int
     rows: int
@@ -41,5 +41,6 @@ BYTES, ROWS, _FAST = _registers()
 
 
 def no_vectors() -> str | None:
-    """The reason why blocks are not fast on this CPU, or None if they are."""
+    """The reason why matrix products in blocks (see `microkernel`) are not fast on this CPU, or
+    None if they are."""
     return None if _FAST else "this CPU is not known to multiply and add vectors in one step"

@@ -16,10 +16,10 @@ from .jit import kernel, reduction, widest_vectors
 def row_max(row):
     """The largest entry of a row, or NaN if an entry is NaN.
 
-    If a NaN has its sign bit set, the result may be another entry above −∞; in exp(row − maximum),
-    the entry of the NaN is NaN in either case. LLVM vectorises a maximum of integers, but not of
-    floats, so the bits are compared as integers: they are in the same order for floats without a
-    sign, and in reverse order for floats with a sign.
+    If the sign bit of a NaN is set, the result may be another entry above −∞ instead; in exp(row −
+    maximum), the entry of the NaN is NaN in either case. LLVM vectorises the maximum of integers,
+    but not of floats, so the bits of the floats are compared as integers. These are in the same
+    order as floats whose sign bit is 0, and in the reverse order if it is 1.
     """
     widest_vectors()
     most = _bits(row[0])
@@ -82,8 +82,9 @@ def scale_by(row, factor):
 
 @kernel
 def is_finite(row):
-    """Whether no entry is NaN or infinite: those have all bits of the exponent set. (The compiler
-    would simplify the sum of all x − x to 0.)"""
+    """Whether all entries of a row are finite: in NaN and ±∞, all bits of the exponent are 1. (A
+    test whether the sum of all x − x is 0 would not work: the compiler simplifies this sum to 0.)
+    """
     widest_vectors()
     infinite = _bits(row.dtype.type(math.inf))
     most = _bits(row.dtype.type(0))
@@ -94,8 +95,8 @@ def is_finite(row):
 
 @reduction
 def dot(row, other):
-    """The sum of the products row[j] · other[j]. The compiler chooses an order of additions that is
-    fast; it depends only on the length."""
+    """The sum of the products row[j] · other[j]. The compiler chooses an order of the additions
+    that is fast and depends only on the length of the row."""
     y = row.dtype.type(0)
     for j in range(len(row)):
         y += row[j] * other[j]

@@ -16,8 +16,9 @@ from .row_softmax import dot, exp_minus, row_max, scale_by
 
 @register("softmax")
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
-    """The value and the pullback of `functional.softmax` over the last axis and without a mask;
-    None in other cases. Saves y."""
+    """The value y and the pullback of `functional.softmax` over the last axis and without a mask.
+    Returns None in other cases, and for arrays that the kernel does not support. The pullback keeps
+    only y."""
     if mask is not None or not are_floats(x) or not x.ndim or axis not in (-1, x.ndim - 1):
         return None
     y, x = np.empty(x.shape, x.dtype), as_rows(x)
@@ -53,7 +54,8 @@ def _softmax_backward(chunk, y, dy, dx):
 @register("cross_entropy")
 def cross_entropy(logits: Array, targets: Array) -> Any:
     """The value and the pullback of `functional.cross_entropy`, or None for arrays that the kernel
-    does not support. Saves the probabilities."""
+    does not support. The pullback keeps the probabilities, softmax of the logits, and the targets.
+    """
     if not are_floats(logits) or not logits.ndim:
         return None
     classes = as_indices(targets, logits.shape[-1])

@@ -10,10 +10,10 @@ from .llvm import written_by
 
 @intrinsic
 def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
-    """y[i, j] = x[j, i], for as many rows and columns as a vector has entries.
+    """y[i, j] = x[j, i], for a block with as many rows and columns as a vector has entries.
 
-    The shapes of the arrays do not matter: in memory, row r of x begins at entry
-    start_x + r * row_x, and that of y at entry start_y + r * row_y.
+    The shapes of the arrays do not matter: in memory, row r of x begins at entry start_x + r *
+    row_x, and row r of y at entry start_y + r * row_y.
     """
 
     def write(code, x, start_x, row_x, y, start_y, row_y):
@@ -27,12 +27,12 @@ def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
 
 
 def transposed(code, x, row):
-    """The columns of a square block, each as a vector. The pointer x points to its first entry, and
-    `row` is the distance from one of its rows to the next, in entries.
+    """The columns of a square block, each as a vector. The pointer x points to the first entry of
+    the block, and `row` is the distance from one of its rows to the next, in entries.
 
-    Vector r contains row r at first. For each bit of the row number in turn, two rows whose numbers
-    differ only in this bit exchange the entries whose column number differs from the row's in this
-    bit.
+    At first, vector r contains row r. Then, for each bit of the row number in turn, the rows are
+    paired so that their numbers differ in this bit alone, and two paired rows exchange half of
+    their entries: those whose column number differs in this bit from the number of their row.
     """
     held = [code.load(pointer) for pointer in _rows_of_block(code, x, row)]
     length = code.length
@@ -54,5 +54,6 @@ def transposed(code, x, row):
 
 
 def _rows_of_block(code, x, row):
-    """For each row of the block of `transposed`, a pointer to the row as a vector."""
+    """A list with a pointer to each row of the block, as a vector; the arguments are those of
+    `transposed`."""
     return [code.vector_at(code.row(x, r, row)) for r in range(code.length)]

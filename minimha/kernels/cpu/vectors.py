@@ -11,7 +11,7 @@ from .registers import VECTORS
 
 @intrinsic
 def fma(typing, a, b, c):
-    """Compute a b + c for numbers, rounded once."""
+    """a b + c for numbers, rounded only once (a fused multiply-add)."""
 
     def write(code, a, b, c):
         return code.multiply_add(a, b, c)
@@ -21,8 +21,9 @@ def fma(typing, a, b, c):
 
 @intrinsic
 def copy_vector(typing, x, start_x, y, start_y, *factor):
-    """Copy a vector, times a factor if there is one, from entry start_x of x to entry start_y of y.
-    The entries are counted in memory, whatever the shapes of the arrays."""
+    """Copy as many neighbouring entries as a vector of the CPU holds, such as 8 of float32 with
+    AVX2: from entry start_x of x on, to y from entry start_y on. If a factor is given, they are
+    multiplied by it. The entries are counted in memory, whatever the shapes of the arrays."""
 
     def write(code, x, start_x, y, start_y, factor):
         held = code.load(code.vector_at(code.entry(x, start_x)))
@@ -36,11 +37,11 @@ def copy_vector(typing, x, start_x, y, start_y, *factor):
 
 @intrinsic
 def sum_in_vectors(typing, x, count):
-    """The sum of the first `count` entries of x. `count` must be a multiple of the number of
+    """The sum of the first `count` entries of x. `count` must be a multiple of n, the number of
     entries in VECTORS vectors.
 
-    Entry j is added to partial sum j mod n, where n is the number of entries in VECTORS vectors. At
-    the end the partial sums are added in pairs. So zeros at the end of x do not change a bit.
+    Entry j is added to partial sum j mod n, and at the end the partial sums are added in pairs. So
+    zeros at the end of x do not change a bit of the sum.
     """
 
     def write(code, x, count):
@@ -69,8 +70,8 @@ def sum_in_vectors(typing, x, count):
 
 @intrinsic
 def prefetch(typing, x, start):
-    """Begin to load the cache line of entry start of x into the L2 cache. An entry beyond the end
-    does no harm."""
+    """Begin to load the cache line with entry `start` of x into the L2 cache. An entry beyond the
+    end of x does no harm."""
 
     def write(code, x, start):
         code.prefetch(code.entry(x, start), to_write=False, locality=2)
