@@ -23,14 +23,16 @@ several."""
 
 
 def text(source: Path) -> str:
-    """The text of a CUDA source file, preceded by the code that all of them share."""
+    """The text of a CUDA source file, preceded by the code that all source files share."""
     shared = COMMON.read_text(encoding="ascii")
     return f'{shared}\n#line 1 "{source.name}"\n{source.read_text(encoding="ascii")}'
 
 
 @functools.cache
 def kernel(source: Path, name: str, dtype: Any) -> Any:
-    """A kernel of a source for arrays of a dtype: a function of grid, block and arguments."""
+    """The kernel with this name in a CUDA source file, for arrays of this dtype. Call the result as
+    kernel((blocks,), (threads,), arguments), with the numbers of blocks and of threads in a block.
+    """
     import cupy
 
     options = (f"-Dreal={REALS[str(dtype)]}",)
@@ -38,14 +40,15 @@ def kernel(source: Path, name: str, dtype: Any) -> Any:
 
 
 def launch(source: Path, name: str, dtype: Any, blocks: int, threads: int, *arguments: Any) -> None:
-    """Launch a kernel. In C++, an int of Python is a long long, a float a double, and None a null
-    pointer."""
+    """Launch a kernel of a source file with this number of blocks, and of threads in a block. The
+    kernel receives a Python int as a long long, a float as a double, and None as a null pointer."""
     passed = tuple(0 if x is None else x for x in arguments)
     kernel(source, name, dtype)((blocks,), (threads,), passed)
 
 
 def launch_for_entries(source: Path, name: str, x: Array, *arguments: Any) -> None:
-    """Launch a kernel that computes entry by entry, with the dtype and the size of x."""
+    """Launch a kernel that computes the entries of arrays of the same dtype and size as x, each on
+    its own."""
     blocks = max(1, min(BLOCKS, -(-x.size // THREADS)))
     launch(source, name, x.dtype, blocks, THREADS, *arguments)
 
@@ -53,23 +56,24 @@ def launch_for_entries(source: Path, name: str, x: Array, *arguments: Any) -> No
 def launch_for_rows(
     source: Path, name: str, dtype: Any, rows: int, width: int, *arguments: Any
 ) -> None:
-    """Launch a kernel that computes row by row: a block for each row, or for several if there are
-    more than `BLOCKS` rows.
+    """Launch a kernel that computes row by row, with a block for each row. If there are more than
+    `BLOCKS` rows, a block computes several.
 
-    width  the number of entries in a row, by which the threads of a block are chosen
+    width  the number of entries in a row, which determines the number of threads in a block
     """
     launch(source, name, dtype, min(rows, BLOCKS), threads_for(width), *arguments)
 
 
 def threads_for(width: int) -> int:
-    """The number of threads in a block that computes a row of this width: whole warps, so that each
-    thread has about four entries, and at most 1024."""
+    """The number of threads in a block that computes a row of this width: a multiple of 32 (whole
+    warps), so that each thread has about four entries, but no more than 1024."""
     warps = -(-width // 128)
     return 32 * max(1, min(32, warps))
 
 
 def are_reals(x: Any, *others: Any) -> bool:
-    """Whether all are CuPy arrays of one dtype among `REALS`, and x is not empty."""
+    """Whether all arguments are CuPy arrays of the same dtype, float32 or float64, and x is not
+    empty."""
     if library_of(x) != "cupy" or str(getattr(x, "dtype", "")) not in REALS:
         return False
     same = all(type(a) is type(x) and a.dtype == x.dtype for a in others)
@@ -77,10 +81,10 @@ def are_reals(x: Any, *others: Any) -> bool:
 
 
 def empty(shape: tuple[int, ...], like: Array) -> Array:
-    """An array that a kernel will fill, with the dtype and on the device of `like`."""
+    """A new array, not yet filled, of the dtype and on the device of `like`."""
     return namespace(like).empty(shape, dtype=like.dtype, device=like.device)
 
 
 def contiguous(x: Array) -> Array:
-    """x itself if it is contiguous in memory (row-major), else a contiguous copy."""
+    """x itself if it is contiguous in memory (row-major), or else a contiguous copy."""
     return x if x.flags.c_contiguous else x.copy()

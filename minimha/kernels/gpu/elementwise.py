@@ -17,23 +17,23 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 @register("gelu", library="cupy")
 def gelu(x: Array, times: Array | None = None) -> Any:
-    """The value and the pullback of `functional.gelu`, or None for an array that the kernel does
-    not support."""
+    """The value and the pullback of `functional.gelu`: gelu(x), or gelu(x) · times if `times` is
+    given. Returns None for arrays that the kernel does not support."""
     c = 2 * math.sqrt(2 / math.pi)
     return _gate(x, times, c, c * 0.044715, bound=10.0)
 
 
 @register("silu", library="cupy")
 def silu(x: Array, times: Array | None = None) -> Any:
-    """The value and the pullback of `functional.silu`, or None for an array that the kernel does
-    not support."""
+    """The value and the pullback of `functional.silu`: silu(x), or silu(x) · times if `times` is
+    given. Returns None for arrays that the kernel does not support."""
     return _gate(x, times, 1.0, 0.0, bound=80.0)
 
 
 def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> Any:
-    """The value y = x · g and its pullback, or None for arrays that the kernel does not support.
-    The formulas of g, with c1, c3 and the bound, are in elementwise.cu. If `times` is given, y is
-    multiplied by it. Only x and `times` are saved."""
+    """The value y = x · g and its pullback, or None for arrays that the kernel does not support. If
+    `times` is given, y is multiplied by it. elementwise.cu has the formula of the gate g, with c1,
+    c3 and bound. The pullback keeps only x and `times`."""
     given = () if times is None else (times,)
     if not cuda.are_reals(x, *given) or any(a.shape != x.shape for a in given):
         return None
@@ -55,8 +55,9 @@ def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> 
 
 @register("dropout", library="cupy")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
-    """The value and the pullback of `functional.dropout`, or None unless `keep`, the boolean array
-    that says which entries dropout keeps, has the shape of x."""
+    """The value and the pullback of `functional.dropout`, where the boolean array `keep` says which
+    entries of x are kept. Returns None for arrays that the kernel does not support, such as a
+    `keep` of another shape than x."""
     if not cuda.are_reals(x) or type(p) is not float or not 0 <= p < 1:
         return None
     if type(keep) is not type(x) or not backend.is_boolean(keep) or keep.shape != x.shape:

@@ -22,7 +22,8 @@ SOURCE = Path(__file__).with_suffix(".cu")
 @register("embedding", library="cupy")
 def embedding(table: Array, indices: Array) -> Any:
     """The value and the pullback of `functional.embedding`, or None for arrays that the kernel does
-    not support. The pullback adds up the gradients of a row in no fixed order."""
+    not support. If an index occurs several times, the pullback adds up its gradients in no fixed
+    order, so that their rounding can vary."""
     if not cuda.are_reals(table) or table.ndim != 2:
         return None
     if type(indices) is not type(table) or not backend.is_integral(indices) or not indices.size:
@@ -41,8 +42,8 @@ def embedding(table: Array, indices: Array) -> Any:
 
 @register("rotations", library="cupy")
 def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: Any) -> Any:
-    """The cosines and sines of rotary positions, as `functional.rope.rotations` returns them, or
-    None for a dtype, base or scaling that the kernel does not support."""
+    """The cosines and sines for rotary positions, as `functional.rope.rotations` returns them, or
+    None for arguments that the kernel does not support, such as 16-bit floats as dtype."""
     if np.dtype(dtype).name not in cuda.REALS or not positions.size or not 0 < base < math.inf:
         return None
     if type(scaling) not in (type(None), Llama3):
@@ -64,8 +65,9 @@ def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: An
 
 @register("rotate", library="cupy")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
-    """The value and the pullback of `functional.rope.rotate`. The result has the memory layout of
-    x, even if x is a view of an array (B, T, H, D), as the heads from a projection are."""
+    """The value and the pullback of `functional.rope.rotate`, or None for arrays that the kernel
+    does not support. The result has the memory layout of x, even if x is a view of an array (B, T,
+    H, D), as the heads of a projection are."""
     if not cuda.are_reals(x, cos, sin) or x.ndim < 2:
         return None
     shape = x.shape

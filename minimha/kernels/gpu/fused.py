@@ -37,7 +37,7 @@ obstacle = obstacle_to_fused
 
 
 def laid_out(x: Arguments) -> Arguments:
-    """The arguments that `forward` and `backward` take: x, unchanged."""
+    """The arguments in the form in which `forward` and `backward` take them: here x, unchanged."""
     return x
 
 
@@ -77,8 +77,8 @@ def backward(
 
 
 def _launch(name: str, scores: Array, *arguments: Any) -> None:
-    """Run the kernel of fused.cu with this name on all rows of the scores (…, S). Its arguments are
-    the scores and then `arguments`."""
+    """Run the kernel of fused.cu with this name on all rows of the scores (…, S). The kernel's
+    arguments are the scores and then `arguments`."""
     s = scores.shape[-1]
     rows = math.prod(scores.shape[:-1])
     blocks = min(rows, _BLOCKS)
@@ -94,8 +94,8 @@ def _hides(x: Arguments) -> bool:
 def _visible_keys(x: Arguments) -> tuple[Any, Any, Array | None]:
     """start and stop, both (…, H, T), and `inside`: a query sees the keys from its start to its
     stop (exclusive), except those for which the boolean array `inside` is False. `inside` is None
-    if it sees all of them. Without a mask, start and stop are 0, which kernels receive as null
-    pointers."""
+    if each query sees all keys from its start to its stop. Without a mask, start and stop are 0,
+    which kernels receive as null pointers."""
     intervals = masks.key_intervals(x.mask, x.query, x.key)
     if intervals is None:
         return 0, 0, None
@@ -107,9 +107,9 @@ def _visible_keys(x: Arguments) -> tuple[Any, Any, Array | None]:
 
 
 def _strided(a: Array | None, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """Five arguments for a kernel: a, broadcast to the shape (…, H, T, S), and its strides along B,
-    H, T and S, in entries. A stride is 0 along an axis along which a is repeated. For None, all
-    five are 0, and the first is a null pointer."""
+    """Five arguments for a kernel: the array a, broadcast to the shape (…, H, T, S), and its
+    strides along B, H, T and S, in entries. The stride is 0 along an axis along which a is
+    repeated. If a is None, all five are 0, and the kernel receives the first as a null pointer."""
     if a is None:
         return (0,) * 5
     a = like_scores(a, shape)

@@ -36,8 +36,9 @@ _PARTS = np.dtype([("part", np.int64, (_MOST,)), ("columns", np.int64, (_MOST,))
 def linear_maps(
     x: Array, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: WantedOfMaps
 ) -> Any:
-    """The value and the pullback of `functional.linear_maps`, for up to four maps, either all of
-    them with a bias or none; None in other cases."""
+    """The value and the pullback of `functional.linear_maps`, for one to four maps that have either
+    all a bias or none. Returns None in other cases, and for arrays that the kernel does not
+    support."""
     count = len(ws)
     biases = [b for b in bs if b is not None]
     arrays = *ws, *biases
@@ -100,7 +101,8 @@ def linear_maps(
 
 
 def side_by_side(parts: Sequence[Array]) -> Array:
-    """Join arrays (…, N₁), (…, N₂), … to one array (…, N₁ + N₂ + …), column beside column."""
+    """Join arrays (…, N₁), (…, N₂), … to one array (…, N₁ + N₂ + …), column beside column. A single
+    array is returned as it is."""
     if len(parts) == 1:
         return parts[0]
     width = sum(part.shape[-1] for part in parts)
@@ -110,7 +112,8 @@ def side_by_side(parts: Sequence[Array]) -> Array:
 
 
 def apart(whole: Array, widths: Sequence[int]) -> list[Array]:
-    """Cut an array into copies of its columns, with these widths: the inverse of `side_by_side`."""
+    """Cut the columns of an array into parts of these widths, which are copies: the inverse of
+    `side_by_side`. A single part is the array itself."""
     if len(widths) == 1:
         return [whole]
     parts = [cuda.empty((*whole.shape[:-1], width), like=whole) for width in widths]

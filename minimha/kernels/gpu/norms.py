@@ -22,7 +22,7 @@ _ROWS = 64
 @register("layer_norm", library="cupy")
 def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5) -> Any:
     """The value and the pullback of `functional.layer_norm`, or None for arrays that the kernel
-    does not support. Saves x, the weight and two numbers per row."""
+    does not support. The pullback keeps x, the weight, and the mean and 1/σ of each row."""
     given = (weight,) if bias is None else (weight, bias)
     if not cuda.are_reals(x, *given) or any(p.shape != x.shape[-1:] for p in given):
         return None
@@ -32,7 +32,8 @@ def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float
 @register("rms_norm", library="cupy")
 def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
     """The value and the pullback of `functional.rms_norm`, or None for arrays that the kernel does
-    not support. Saves x, the weight and two numbers per row."""
+    not support. The pullback keeps x, the weight and, for each row, 0 in place of the mean, and 1 /
+    √(mean of x² + eps)."""
     if not cuda.are_reals(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:
         return None
     y, pullback = _normalise(x, weight, None, eps, centred=False)
@@ -40,8 +41,8 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
 
 
 def _normalise(x: Array, weight: Array, bias: Array | None, eps: float, centred: bool) -> Any:
-    """The value and the pullback of `layer_norm` or, if not `centred`, of `rms_norm`, for which the
-    mean counts as 0."""
+    """The value and the pullback of `layer_norm` or, if not `centred`, of `rms_norm`, which takes 0
+    in place of the mean."""
     x = cuda.contiguous(x)
     weight = cuda.contiguous(weight)
     given_bias = None if bias is None else cuda.contiguous(bias)

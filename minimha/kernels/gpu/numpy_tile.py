@@ -48,13 +48,13 @@ entry, and the largest number of entries that a tile may have."""
 
 @ExtensionPoint
 def run_elsewhere(grid: Any, arrays: list[np.ndarray], run: Callable[..., None]) -> Any:
-    """An extension point: what replaces it runs the blocks of a launch in this module's place.
-    Homework uses it to watch which entries of the arrays a kernel loads and stores.
+    """An extension point: a function that replaces it may run the blocks of a launch in place of
+    this module. Homework uses it to watch which entries of the arrays a kernel loads and stores.
 
     run(block, functions, largest) runs one block. `functions` has a pair (load, store) for each
-    array, which the kernel then uses; tiles joined to more than `largest` entries are an error.
-    Returns pairs [k, entries], the new entries of arrays[k], or None to let this module run the
-    blocks.
+    array, which the kernel then uses. A NumPy function that joins tiles to one of more than
+    `largest` entries raises ValueError. Returns pairs [k, entries], the new entries of arrays[k],
+    or None to let this module run the blocks.
     """
     return None
 
@@ -130,11 +130,11 @@ def cdiv(x: Any, y: Any) -> Any:
 
 
 def _region(array: Any, index: Any, shape: Any, order: Any) -> tuple[Any, ...]:
-    """Where the tile with this index and shape lies in an array. Returns the array's axes in the
-    order of the tile's, the slices of the array that the tile covers, and the slices of the tile
-    that lie inside the array.
+    """Where the tile with this index and shape lies in an array. Returns the axes of the array in
+    the order of the axes of the tile, the slices of the array that the tile covers, and the slices
+    of the tile that lie inside the array.
 
-    order  of the axes: "C" as in the array, "F" reversed, or a permutation
+    order  the order of the axes in the tile: "C" as in the array, "F" reversed, or a permutation
     """
     axes = {"C": range(array.ndim), "F": range(array.ndim)[::-1]}.get(order, order)
     view = array.transpose(axes)
@@ -150,11 +150,12 @@ def _region(array: Any, index: Any, shape: Any, order: Any) -> tuple[Any, ...]:
 
 
 def _users(record: dict[int, np.ndarray], array: Any, axes: Any, inside: Any) -> np.ndarray:
-    """For each entry of a part of an array, the number of the block that has used it, or `_NOBODY`
-    or `_SEVERAL`: a view that the caller may change.
+    """A record of which blocks have used the entries of a part of an array: for each entry, the
+    number of the block, `_NOBODY` or, if there are several, `_SEVERAL`. It is a view, so that the
+    caller can change the record.
 
-    record  `_now.loaded` or `_now.stored`
-    axes    with `inside`, the part of the array: see `_region`
+    record  all such records: `_now.loaded` or `_now.stored`
+    axes    together with `inside`, describes the part of the array, as `_region` returns them
     """
     blocks = record.setdefault(id(array), np.full(array.shape, _NOBODY))
     return blocks.transpose(axes)[inside]
@@ -258,7 +259,8 @@ def kernel(function: Any = None, **hints: Any) -> Any:
 
 
 def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any) -> None:
-    """Run all blocks of a launch, in a shuffled order. There are no streams: pass None."""
+    """Run all blocks of a launch, in a shuffled order. NumPy has no streams, so `stream` is
+    ignored: pass None."""
     run, memories = _prepared(grid, kernel, kernel_args)
     arrays = [memory.entries for memory in memories]
     try:
@@ -279,7 +281,8 @@ def run_blocks(grid: Any, run: Callable[..., Any]) -> None:
 
 
 def _prepared(grid: Any, kernel: Any, arguments: Any) -> tuple[Callable[..., None], list[Memory]]:
-    """A function that runs one block of a kernel on these arguments, and the arrays among them."""
+    """Two things to launch a kernel on these arguments: a function that runs one block, and a list
+    of the arrays among the arguments, as the kernel receives them."""
     kinds = [str(p.annotation) for p in inspect.signature(kernel).parameters.values()]
     typed = [  # a float that is not a constant is a float32
         Memory(a) if isinstance(a, np.ndarray) else
@@ -316,7 +319,8 @@ def _run(grid: Any, run: Callable[..., Any], blocks: Any) -> None:
 
 
 class Line(NamedTuple):
-    """A line of a kernel, and the variables that it changed."""
+    """A line of a kernel that was executed, and the variables that it changed, with their new
+    values."""
 
     line: int
     source: str
@@ -335,7 +339,7 @@ def _shown(x: Any) -> str:
 
 
 def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> list[Line]:
-    """Run one block alone, and return each line executed, with what it changed."""
+    """Run a single block of a kernel. Returns a `Line` for each line executed, in order."""
     lines, first = inspect.getsourcelines(kernel)
     found: list[Line] = []
     before: dict[str, Any] = {}
@@ -363,8 +367,8 @@ def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> l
 
 
 def interpreted(path: str | Path) -> types.ModuleType:
-    """The module of kernels at this path, loaded so that it uses this module in place of
-    `cuda.tile`."""
+    """The module of kernels at this path, in which `import cuda.tile` imports this module, so that
+    NumPy runs the kernels."""
     import importlib.util  # not in the process that runs homework
     from unittest import mock
 

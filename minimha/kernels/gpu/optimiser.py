@@ -29,12 +29,12 @@ _PARAMETERS = np.dtype([("of", _PARAMETER, (_MOST,))])
 def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> list[tuple[Array, ...]] | None:
-    """The next p, m and v for each (p, g, m, v): a parameter, its gradient and its two moments. The
-    formulas are those of `nn.optimisers._adamw`. Returns None for arrays that the kernel does not
-    support.
+    """A step of AdamW: the next p, m and v for each (p, g, m, v), a parameter, its gradient and its
+    two moments. The formulas and the other arguments are those of `nn.optimisers._adamw`. Returns
+    None for arrays that the kernel does not support.
 
     m and v belong to the optimiser, so they change in place. p does not, since a pullback may have
-    saved it.
+    kept it.
     """
     if not _supported(*zip(*parameters, strict=True)):
         return None
@@ -47,8 +47,8 @@ def adamw(
 
 @register("square_of_norm", library="cupy")
 def square_of_norm(gs: Sequence[Array]) -> Array | None:
-    """The sum of the squares of all entries of all gradients, an array without axes; None for
-    arrays that the kernel does not support."""
+    """The square of the norm of all gradients together: the sum of the squares of all their
+    entries, as an array without axes. None for arrays that the kernel does not support."""
     if not _supported(gs):
         return None
     gs = [cuda.contiguous(g) for g in gs]
@@ -65,11 +65,11 @@ def square_of_norm(gs: Sequence[Array]) -> Array | None:
 
 @register("clipped", library="cupy")
 def clipped(gs: Sequence[Array], square: Array, largest: float) -> Any:
-    """The norm of all gradients together, and the gradients times min(1, largest / (norm + 1e-6));
-    None for arrays that the kernel does not support.
+    """The norm of all gradients together, and a list of the gradients times min(1, largest / (norm
+    + 1e-6)); None for arrays that the kernel does not support.
 
     square   the square of the norm, an array without axes
-    largest  the largest norm to allow
+    largest  the norm above which gradients are scaled down
     """
     if not _supported(gs, [square] * len(gs), alike=False):
         return None
@@ -81,8 +81,8 @@ def clipped(gs: Sequence[Array], square: Array, largest: float) -> Any:
 
 
 def _supported(*lists: Sequence[Array], alike: bool = True) -> bool:
-    """Whether the kernels support all of these arrays. If `alike`, arrays at the same position of
-    the lists, which belong to one parameter, must also have the same shape."""
+    """Whether the kernels support all arrays in these lists. If `alike`, arrays at the same
+    position of the lists, such as a parameter and its gradient, must also have the same shape."""
     first = lists[0][0]
     if not cuda.are_reals(first):
         return False
@@ -105,9 +105,9 @@ def _in_parts(arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _launch(name: str, arrays: dict[str, Any], *arguments: Any) -> None:
-    """Launch a kernel of optimiser.cu for all parameters. `arrays` has a list of arrays, one for
-    each parameter, for each of "p", "g", "m", "v" and "next" (see `Parameter` there) that the
-    kernel uses."""
+    """Launch a kernel of optimiser.cu for all parameters. The keys of `arrays` are those of "p",
+    "g", "m", "v" and "next" (see `Parameter` in optimiser.cu) that the kernel uses; each value is a
+    list with an array for each parameter."""
     for some in _in_parts(arrays):
         xs = next(iter(some.values()))
         table = np.zeros(1, _PARAMETERS)

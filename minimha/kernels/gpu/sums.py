@@ -30,8 +30,9 @@ _HEIGHT = 2**14
 
 @register("sum", library="cupy")
 def total(x: Array, axis: Any, keepdims: bool) -> Array | None:
-    """The sum of x over some axes, as `backend.total` returns it, if the axes are neighbours and
-    the last axis of x is not among them; None in other cases."""
+    """The sum of x over some axes, as `backend.total` returns it, if these axes are adjacent and
+    the last axis of x is not among them. Returns None in other cases, and for arrays that the
+    kernel does not support."""
     if not cuda.are_reals(x) or axis is None:
         return None
     axes = sorted(axis) if isinstance(axis, tuple) else [axis]
@@ -51,11 +52,11 @@ def total(x: Array, axis: Any, keepdims: bool) -> Array | None:
 
 
 def over_rows(x: Array, sizes: tuple[int, int, int], shape: tuple[int, ...]) -> Array:
-    """The sum of x over the second of three axes, reshaped.
+    """The sum over the rows of x, seen as an array of shape `sizes`.
 
-    x      contiguous, with the entries of an array of shape `sizes`
+    x      a contiguous array with outer · rows · columns entries
     sizes  (outer, rows, columns)
-    shape  that of the result, with outer · columns entries
+    shape  the shape of the result, which has outer · columns entries
     """
     outer, rows, columns = sizes
     while True:
@@ -73,6 +74,7 @@ def over_rows(x: Array, sizes: tuple[int, int, int], shape: tuple[int, ...]) -> 
 
 
 def threads_for(rows: int) -> int:
-    """The number of threads in a block that sums columns: a power of 2, and whole warps."""
+    """The number of threads in a block that sums columns of this many rows: a power of 2 and a
+    multiple of 32 (whole warps)."""
     lanes = 1 << max(2, (min(rows, _LANES) - 1).bit_length())
     return COLUMNS * lanes

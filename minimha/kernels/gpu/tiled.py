@@ -43,8 +43,9 @@ WIDEST = {2: 256, 4: 128, 8: 128}
 
 
 class TileSizes(NamedTuple):
-    """The sizes of a kernel's tiles, each as (queries, keys), one of which `tile_sizes` chooses: by
-    the GPU's compute capability, the number of queries and the arguments of attention."""
+    """The sizes of the tiles of a kernel, each as (queries, keys). `tile_sizes` chooses one of the
+    three for a call, by the GPU's compute capability, the number of queries and the arguments of
+    attention."""
 
     large: tuple[int, int]  # 9.0 and later
     small: tuple[int, int]  # 9.0 and later, for few queries or with optional arguments
@@ -82,8 +83,9 @@ docs/measured/registers.md.
 def tile_sizes(
     kernel: str, itemsize: int, width: int, queries: int, optional: bool, capability: int
 ) -> tuple[int, int]:
-    """Queries and keys in a tile of a kernel.
+    """The numbers of queries and of keys in a tile of a kernel.
 
+    kernel      "forward", "backward_query" or "backward_key"
     itemsize    bytes of a number
     width       the larger of D and Dv, rounded up to a power of 2
     queries     T
@@ -104,8 +106,8 @@ def _up(n: int) -> int:
 
 
 class Runner(NamedTuple):
-    """What runs the kernels: their module, the function that launches one, and the stream of the
-    GPU in which it runs (None for NumPy)."""
+    """What is needed to run the kernels: the module that contains them, the function that launches
+    one of them, and the stream of the GPU in which it runs (None for NumPy)."""
 
     kernels: Any
     launch: Callable[..., None]  # (stream, grid, kernel, arguments)
@@ -131,18 +133,20 @@ def _on_gpu() -> Runner:
 
 
 def runner_of(x: Array) -> Runner:
-    """The runner for the library of this array: `on_numpy` for NumPy, or else cuTile's for a
-    GPU."""
+    """The runner for arrays of the same library as x: `on_numpy` for NumPy, or else one that
+    launches the kernels on a GPU by cuTile."""
     return on_numpy() if isinstance(x, backend.HostArray) else _on_gpu()
 
 
 def capability_of(x: Array) -> int:
-    """The compute capability of an array's GPU, 90 for 9.0; also 90 (Hopper) for NumPy arrays."""
+    """The compute capability of the GPU of an array, 90 for 9.0. For NumPy arrays, it is that of a
+    Hopper GPU, 90."""
     return 90 if isinstance(x, backend.HostArray) else int(x.device.compute_capability)
 
 
 def obstacle(x: Arguments) -> str | None:
-    """The reason why the kernels cannot compute attention of x, or None if they can."""
+    """The reason why the kernels cannot compute attention with the arguments x, or None if they
+    can."""
     if not isinstance(x.query, backend.HostArray) and (why := machine_obstacle()):
         return why
     widest = WIDEST[x.query.dtype.itemsize]
@@ -181,8 +185,8 @@ def _machine_obstacle() -> str | None:
 
 
 class Intervals:
-    """An interval of keys for each query: it sees keys from its start to its stop (exclusive) only.
-    start and stop are (B, H, T).
+    """For each query, an interval of keys: the query sees no keys before its start or from its stop
+    on. The arrays start and stop are (B, H, T).
 
     keys  S, the number of keys
     """
@@ -194,7 +198,8 @@ class Intervals:
         self._seeing: dict[tuple[int, int], Array] = {}
 
     def seeing(self, m: int, n: int) -> Array:
-        """For each tile of n keys, two ranges of tiles of m queries: (B, H, tiles of keys, 4).
+        """For each tile of n keys, two ranges of tiles of m queries, given by the numbers of the
+        tiles: an array (B, H, tiles of keys, 4).
 
         The four numbers are first, whole, rest, last, as in `Range` of tiles.py. rest and last are
         exclusive ends, and the second range is empty if rest ≤ whole:
@@ -237,8 +242,8 @@ class Intervals:
 
 
 class TileArguments(NamedTuple):
-    """The arguments of attention, in the kernels' order. In place of an array that is not given,
-    there is one with a single entry, which no kernel reads."""
+    """The arguments of attention, in the kernels' order. An argument that is None has an array with
+    a single entry in its place, which no kernel reads."""
 
     query: Array  # (B, H, T, D)
     key: Array  # (B, G, S, D)
@@ -259,8 +264,8 @@ class TileArguments(NamedTuple):
 
     @classmethod
     def of(cls, x: Arguments) -> TileArguments:
-        """Make the arguments of the kernels from checked arguments of attention, for which
-        `obstacle` returned None."""
+        """Convert checked arguments of attention, for which `obstacle` returned None, to those of
+        the kernels."""
         xp = namespace(x.query)
         shape = x.shape
         intervals, inside = _visible_keys(x)
@@ -289,7 +294,7 @@ class TileArguments(NamedTuple):
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """The arrays that all kernels take."""
+        """The arrays that every kernel takes, in their order."""
         intervals = self.intervals
         return (
             self.query, self.key, self.value, intervals.start, intervals.stop,
@@ -298,11 +303,11 @@ class TileArguments(NamedTuple):
 
     @property
     def constants(self) -> tuple[Any, ...]:
-        """The constants that all kernels take."""
+        """The constants that every kernel takes, in their order."""
         return (*self.numbers, self.masked, self.biased, self.dropped, self.counted)
 
     def tile(self, kernel: str) -> Tile:
-        """The constants of a kernel's tiles for these arguments."""
+        """The constants that describe the tiles of this kernel, for these arguments."""
         t, d = self.query.shape[-2:]
         dv = self.value.shape[-1]
         width = max(_up(d), _up(dv))
@@ -363,6 +368,7 @@ def backward(
     lse        (B, H, T), as `forward` returns it
     dlse       the gradient of lse, with as many entries; None if nothing depends on lse
     wanted     which gradients to return; those of query, key and value are returned in any case
+    runner     what runs the kernels, by default `runner_of` the query
     """
     kernels, launch, stream = runner or runner_of(x.query)
     xp = namespace(out)
@@ -406,8 +412,8 @@ def backward(
 
 
 def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Array:
-    """A new array, not yet filled, of the query's dtype or, if `wide`, of the dtype of sums, which
-    is at least float32."""
+    """A new array, not yet filled. Its dtype is that of the query or, if `wide`, that of sums,
+    which is float32 if the query has 16-bit floats."""
     xp = namespace(x.query)
     dtype = x.query.dtype
     if wide and dtype.itemsize == 2:
@@ -416,9 +422,9 @@ def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Arra
 
 
 def _kept(x: Arguments) -> Array:
-    """Which weights dropout keeps, as the kernels read it: a boolean array (B, H, T, S). For a
-    `Draw`, which stores them as a seed, it is an array (1, 1, 1, 2) of its seed and threshold, on
-    the device."""
+    """Which weights dropout keeps, in the form that the kernels read: a boolean array (B, H, T, S)
+    or, for a `Draw`, which stores this choice as a seed, an array (1, 1, 1, 2) of its seed and its
+    threshold."""
     if not isinstance(x.keep, Draw):
         return like_scores(x.keep, x.shape)
     xp = namespace(x.query)
@@ -427,8 +433,9 @@ def _kept(x: Arguments) -> Array:
 
 
 def _visible_keys(x: Arguments) -> tuple[Intervals, Array | None]:
-    """An interval of keys for each query, and a boolean array that says which keys of its interval
-    the query sees, which broadcasts to (…, H, T, S); None if each query sees its whole interval."""
+    """An interval of keys for each query, and a boolean array that broadcasts to (…, H, T, S): a
+    query sees those keys of its interval for which the array is True. In place of the array, None
+    if each query sees its whole interval."""
     # A subclass of Band may hide more than an interval says.
     if x.mask is None or type(x.mask) is Band:
         return _intervals_of_band(x), None
@@ -444,7 +451,7 @@ _MOST_BANDS = 32
 
 
 def _intervals_of_band(x: Arguments) -> Intervals:
-    """The interval of keys that each query sees, on the device of the query, if the mask is a
+    """The intervals of keys that the queries see, on the device of the query, if the mask is a
     `Band` (such as a causal mask or a sliding window) or None."""
     which = x.mask, x.shape, backend.place(x.query)
     found = _bands.get(which)
