@@ -93,7 +93,7 @@ def operation(
     describes    whether errors list the arguments; False if the function's own errors name them
     narrow       the names of arguments, such as weights, that may have 16 or 8 bits beside wider
                  ones; they may also be objects, such as quantised weights, of a class that the
-                 function knows. The pullback returns wide gradients for them
+                 function knows. The pullback returns gradients of the wider dtype for them
     native       a predicate of the arguments from `half`: whether the function receives 16-bit
                  floats as they are; by default it receives float32
     selecting    the names of settings that are indices: an array without axes in them stays on its

@@ -59,8 +59,8 @@ def _compare_all(
     rng: np.random.Generator,
 ) -> Report:
     """Compare all gradients with numeric derivatives and return the report. Its rows are appended
-    to `rows` one by one, so that an error leaves those of the comparisons before it. `labels` are
-    the names of axes. Raises GradcheckError if a gradient is wrong."""
+    to `rows` one by one, so that `rows` holds those of the earlier comparisons if one raises an
+    error. `labels` are the names of axes. Raises GradcheckError if a gradient is wrong."""
     function, targets = gradients.function, {}
     for k in function.checked:
         name, numbers = function.names[k], (gradients.rounding, gradients.noise[k])

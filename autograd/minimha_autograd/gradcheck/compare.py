@@ -41,7 +41,7 @@ class Comparison(NamedTuple):
     """A gradient beside a numeric one, and by how much they differ at the worst entry.
 
     error    the deviation of the worst entry, in units of the largest entry of the numeric
-             gradient; if all of these are below the noise, in units of the noise
+             gradient; if all entries of this gradient are below the noise, in units of the noise
     allowed  the largest error that passes at this entry, in the same units
     at       the index of the worst entry
     """

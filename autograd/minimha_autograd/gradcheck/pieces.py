@@ -38,9 +38,10 @@ class Decision:
     False and `direction` is None.
 
     undecided  whether the search ended without an answer
-    direction  a direction, by how far each entry moves, along which the slope is wrong
+    direction  a direction along which the gradient implies a wrong slope: for each entry of all
+               inputs, how far it moves
     low, high  the smallest and the largest slope of the pieces along the direction
-    claimed    the slope along it by the gradient of the block
+    claimed    the slope along the direction that the gradient of the block implies
     nearest    the right gradient nearest to that of the block; for a block of more than MANY
                entries, any right one
     """
