@@ -22,9 +22,10 @@ _LLAMA3 = {
 
 
 def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Read config.json. Returns the arguments of the GPT that it describes, except those of single
-    blocks, and a list of all reasons why no GPT fits it. The argument "rope" is a pair here: the
-    rotary positions of blocks without a window, and of blocks with one."""
+    """Read config.json. Returns the arguments of the GPT that it describes, and a list of all
+    reasons why no GPT fits it. The windows, and the settings in which single blocks differ, are
+    left to `with_blocks`; the argument "rope" is a pair until then: the rotary positions of blocks
+    without a window, and of blocks with one."""
     read = Reader(config)
     for key, values in layout.needed.items():
         read(key, _one_of(values), values[0])
@@ -62,8 +63,9 @@ def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, A
 def with_blocks(
     layout: Layout, config: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Add to the settings that `common_settings` returned those in which blocks differ. Returns all
-    settings, and a list of all reasons why no GPT fits."""
+    """Return all settings of the GPT: those that `common_settings` returned, completed by windows
+    and by the settings in which single blocks differ. Also returns a list of all reasons why no GPT
+    fits config.json."""
     if layout.rope is None:
         return settings, []
     read = Reader(config)
@@ -183,8 +185,8 @@ def _one_of(values: tuple[Any, ...]) -> Kind:
 
 
 def _one_for_each(n: int, values: tuple[Any, ...]) -> Kind:
-    """The kind of an entry that is None, or a list with one value for each of n blocks, where each
-    value must be one of `values`."""
+    """The `Kind` of an entry that is None, or a list with one value for each of n blocks, each of
+    them one of `values`."""
     kind = Kind(
         f"a list of {n} entries, as many as num_hidden_layers: " + " or ".join(map(repr, values)),
         lambda x: isinstance(x, list) and len(x) == n and all(entry in values for entry in x),

@@ -181,8 +181,8 @@ def to_keras(mask: AnyMask, shape: Sequence[int], *, like: Any = None) -> dict[s
 def from_hugging_face(attention_mask: Any) -> MaskAndBias:
     """Read the attention_mask of a model in transformers as (mask, bias). 1 and True = may attend.
 
-    (B, S)        integers 0 and 1, or booleans: which keys are not padding. A decoder is also
-                  causal; add `masks.causal()` for one
+    (B, S)        integers 0 and 1, or booleans: which keys are not padding. For a decoder,
+                  which is causal as well, combine the mask with `masks.causal()` by &
     (B, H, T, S)  floats that are added to the scores, hidden where they are the dtype's min or −∞;
                   or booleans. H may be 1
 
@@ -255,8 +255,8 @@ def _read(
     """Read the argument x with this name as (mask, bias). The bias is None unless x has floats;
     where the mask hides a key, the bias is 0.
 
-    choices       the axes that x may have, such as "BS", where N stands for B·H; if none are given,
-                  any axes that broadcast to the scores
+    choices       the axes that x may have, such as "BS" for (B, S) or "NTS" for (B·H, T, S); if
+                  none are given, any axes that broadcast to the scores
     true_hides    whether True means hidden instead of may attend
     floats        whether x may have floats, which are added to the scores
     lowest_hides  whether the dtype's min hides, as −∞ does

@@ -31,14 +31,14 @@ OBJECT = Kind("a JSON object", lambda x: isinstance(x, dict))
 
 
 def integer(least: int) -> Kind:
-    """The kind of an integer that is at least `least`."""
+    """The `Kind` of an entry that is an integer of at least `least`."""
     words = f"an integer of at least {least}"
     return Kind(words, lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= least)
 
 
 def number(words: str, valid: Callable[[float], bool]) -> Kind:
-    """The kind of a finite number x for which valid(x) is True; the words describe such numbers in
-    messages."""
+    """The `Kind` of an entry that is a finite number x for which valid(x) is True; the words
+    describe such numbers in messages."""
 
     def fits(x: Any) -> bool:
         is_number = isinstance(x, int | float) and not isinstance(x, bool)
@@ -48,7 +48,7 @@ def number(words: str, valid: Callable[[float], bool]) -> Kind:
 
 
 def one_of(known: Collection[str]) -> Kind:
-    """The kind of a string that is one of `known`."""
+    """The `Kind` of an entry that is one of the strings in `known`."""
     return Kind(" or ".join(map(repr, known)), lambda x: isinstance(x, str) and x in known)
 
 
@@ -110,8 +110,8 @@ def shown(value: Any) -> str:
 @contextmanager
 def naming(path: Path, names: Mapping[str, str]) -> Iterator[None]:
     """A context manager: a ValueError inside the block is raised again with the path of the file in
-    front. In its message, our names of settings, the keys of `names`, are replaced by the names in
-    the file, the values."""
+    front. In its message, names of a GPT's settings are replaced by the names that the file has for
+    them: `names` maps the former to the latter."""
     try:
         yield
     except ValueError as error:

@@ -29,7 +29,8 @@ def to_keras(mha: MultiHeadAttention) -> list[np.ndarray]:
     queries, keys and values are each multiplied by two matrices, the product of the two is written.
 
     Raises ValueError, with all reasons, for a layer that Keras cannot represent, such as one in the
-    bilinear form; TypeError for a module that is not a MultiHeadAttention.
+    bilinear form, which has one matrix in place of W^Q W^Kᵀ; TypeError for a module that is not a
+    MultiHeadAttention.
     """
     require(MultiHeadAttention, "mha", mha)
     h, g = mha.sizes.num_heads, mha.sizes.num_kv_heads
@@ -52,15 +53,16 @@ def to_keras(mha: MultiHeadAttention) -> list[np.ndarray]:
 def from_keras(
     weights: Sequence[Any], *, form: str = "stacked", dropout: float = 0.0
 ) -> MultiHeadAttention:
-    """The layer with the weights of a `keras.layers.MultiHeadAttention`, on the host.
+    """The layer with the weights of a `keras.layers.MultiHeadAttention`, in NumPy arrays.
 
     weights  its get_weights(), whose order and shapes are those of `to_keras`. The shapes determine
              all sizes, and the dtype stays the same
     form     of the projections, one of `projections.FORMS`
     dropout  as in MultiHeadAttention
 
-    Raises ValueError, with all reasons, if there are neither 8 weights nor 4, and for weights of
-    other shapes or dtypes, such as those of a layer whose output is not as wide as its query.
+    Raises ValueError, with all reasons, unless there are 8 weights or, without biases, 4; also for
+    weights of other shapes or dtypes, such as those of a layer whose output is not as wide as its
+    query.
     """
     names = [name for name in _NAMES if len(weights) == 8 or "kernel" in name]
     if len(weights) != len(names):
