@@ -26,7 +26,8 @@ SHOWN = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands to the parser; each stores the function that runs it as `run`."""
+    """Add the subcommands to the parser. Among the options that it parses, `run` is the function
+    that runs the subcommand, and `command` is the subcommand's own parser."""
     arguments: dict[str, dict[str, Any]] = {
         "name": {"nargs": "?", "metavar": "NAME", "help": "the task"},
         "--from": {
@@ -87,7 +88,9 @@ def _explain(parser: argparse.ArgumentParser, _: Any) -> int:
 
 
 def _reporting_errors(function: Callable[[Any], int], options: Any) -> int:
-    """Run a subcommand and return its exit status. An error is printed as one message."""
+    """Run a subcommand and return its exit status. If the options name a file with the teacher's
+    own tasks, load it first. An OSError, ValueError or RuntimeError is printed as one message, and
+    the status is then 2."""
     try:
         if options.tasks:
             own = load_tasks(options.tasks)
@@ -184,9 +187,9 @@ def _check(options: Any) -> int:
 
 
 def _file(path: Path) -> tuple[Path, str]:
-    """For `minimha homework check FILE`: return the place to search and the name of the file's
-    task. The place is the current folder if a search there finds this file, otherwise the file
-    itself."""
+    """Return what `minimha homework check FILE` has to check: the folder or file in which to search
+    for tasks, and the name of the task that FILE answers. The first is the current folder if a
+    search there finds FILE as the answer to this task, otherwise FILE itself."""
     name = next(iter(student_files.find(path)), None)
     if name is None:
         raise ValueError(f"{path} is not a homework file: minimha homework list shows the tasks")
@@ -232,8 +235,9 @@ def _hint(options: Any) -> int:
 
 
 def _test(options: Any) -> int:
-    """Say that a teacher's tasks are ready. `_reporting_errors` calls this only if no task
-    contradicts itself, for example by a solution that fails its own checks."""
+    """Print that a teacher's tasks are ready. The test itself takes place before:
+    `_reporting_errors` calls this function only if `refuse` has found no contradiction in the
+    tasks, such as a solution that fails its own checks."""
     print(f"{options.tasks} is ready: solutions pass, stubs are to do, each mistake is named")
     return 0
 

@@ -92,7 +92,7 @@ class Task:
         @softmax.check(weight=2).
 
         weight  of the check in the task's score, relative to the other checks
-        hidden  whether a release with --hidden leaves the check out
+        hidden  whether `minimha homework release --hidden` leaves out the check
         """
         if holds is None:
             return functools.partial(self.check, weight=weight, hidden=hidden)
@@ -103,8 +103,8 @@ class Task:
         self, name: str, holds: Callable[..., None], *cases: tuple[Any, ...], weight: float = 1,
         hidden: bool = False,
     ) -> None:  # fmt: skip
-        """Add a check with this name, which calls `holds(yours, rng, *case)` for each of the
-        cases."""
+        """Add a check with this name, which calls `holds(yours, rng, *case)` for each of the cases.
+        `weight` and `hidden` are as for `check`."""
 
         def all_hold(yours: Any, rng: np.random.Generator) -> None:
             for case in cases:
@@ -124,8 +124,8 @@ class Task:
         self.mistakes.append(Patch(old, new, text))
 
     def code(self, *, solved: bool = False) -> str:
-        """Return the code of the task without imports: what the student gets or, with `solved`, the
-        solution."""
+        """Return the code of the task without imports: the functions that students are given, and
+        below them the function that they fill in or, with `solved`, its solution."""
         own = source_of(self.solution)
         functions = [with_solution(source_of(f)) for f in self.given]
         return "\n\n".join([*functions, with_solution(own) if solved else stubbed(own)])
@@ -178,12 +178,15 @@ class Task:
     def _with_mistake(
         self, error: BaseException, message: str, calls: list[Call], check: Check, seed: int
     ) -> str:
-        """Return the message of a failed check. If a common mistake of the task explains the
-        recorded calls of the student's function, the description of this mistake replaces the
-        guesses in `message`."""
+        """Return the message of a failed check. If one of the common mistakes explains the results
+        in `calls`, the recorded calls of the student's function, the description of this mistake
+        replaces the guesses in `message` at what is wrong.
+
+        error, check, seed  the error that the check raised, the check, and the seed of its inputs
+        """
 
         def passes_earlier(function: Callable[..., Any]) -> bool:
-            """Whether a function passes all checks before this one."""
+            """Whether a function passes all checks of the task that come before the failed one."""
             with np.errstate(all="ignore"):
                 try:
                     for earlier in self.checks[: self.checks.index(check)]:
@@ -198,8 +201,8 @@ class Task:
         return f"{facts}\n{labelled('looks like', text)}" if text else message
 
     def _expected_signature(self, yours: Callable[..., Any]) -> str:
-        """Return a line that says how the function should begin; "" if it accepts the task's
-        arguments."""
+        """Return a line that quotes the `def` line of the task, for a student's function that does
+        not accept the arguments of the solution; "" if it accepts them."""
         taken = inspect.signature(self.solution).parameters.values()
         words = {x.name: None for x in taken if x.kind is x.KEYWORD_ONLY}
         try:

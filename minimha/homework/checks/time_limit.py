@@ -33,7 +33,8 @@ class Spent(NamedTuple):
         """Return a text that says which limit was exceeded, that of processor time or that on the
         clock, and suggests why; "" if neither was.
 
-        limit  seconds of processor time; on the clock, PATIENCE times as many are allowed
+        limit  seconds of processor time, which must have passed on the clock, too; the limit on
+               the clock alone is PATIENCE times as long
         """
         if min(self.computing, self.clock) > limit:
             return f"{limit:g} seconds of processor time: an endless loop?"

@@ -32,8 +32,9 @@ _OTHERS = {"minimha", "minimha_autograd", "numpy", *sys.stdlib_module_names}
 
 
 def mark(text: str) -> str | None:
-    """Return the name in the first line such as "# minimha homework: softmax", which marks an
-    answer: the name of a task, or "adapters". None if there is no such line."""
+    """Return the name in a line such as "# minimha homework: softmax", which marks an answer: the
+    name of a task, or "adapters". If there are several such lines, the first one counts; None if
+    there is none."""
     found = _MARK.search(text)
     return found[1] if found else None
 
@@ -74,7 +75,8 @@ def source(path: Path) -> bytes:
 
 def decoded(data: bytes) -> str:
     """Decode the bytes of a file, which an editor may have saved as UTF-8 or UTF-16, so that the
-    line that marks an answer can be found. Bytes that do not fit are replaced."""
+    line that marks an answer can be found. Bytes that are invalid in this encoding become the
+    character �."""
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
 
@@ -85,7 +87,7 @@ def defines(text: str, name: str) -> bool:
 
 
 def is_stub(source: bytes) -> bool:
-    """Whether an answer still has a line `raise NotImplementedError`, as the file that students
+    """Whether an answer still has a line `raise NotImplementedError`, like the file that students
     get."""
     return _STUB.search(source) is not None
 
@@ -100,8 +102,9 @@ def _code_cells(data: bytes) -> list[str]:
 
 
 def _in_notebook(cells: list[str], names: Collection[str], notes: list[str]) -> dict[str, bytes]:
-    """Return the source of the answer to each task in the cells of a notebook. Of several cells for
-    one task, the last one that is filled in counts, or the last one if none is."""
+    """Return the source of the answer to each task in the cells of a notebook. If several cells
+    answer one task, the last one that is filled in counts, or the last one if none is; if these
+    cells differ, a remark is added to `notes`."""
     found = {}
     pieces = [(k, *piece) for k, cell in enumerate(cells) for piece in _pieces(cell)]
     for name in names:
@@ -122,11 +125,11 @@ def _in_notebook(cells: list[str], names: Collection[str], notes: list[str]) -> 
 
 def _alone(name: str, pieces: list[tuple[int, set[str], set[str], str]], answer: int) -> bytes:
     """Return a source that contains the function of this name and whatever it uses from the
-    notebook: functions, imports and assignments, but no calls that check or print. Of several
-    definitions of one name, the last one above the end of the cell with the answer counts. Empty if
-    there is no such function.
+    notebook: functions, imports and assignments, but no calls that check or print. If a name is
+    defined several times, the last definition in the answer's cell or above it counts or, if there
+    is none, the last one below. Returns b"" if no cell defines the function.
 
-    pieces  what `_pieces` finds in all cells, each with the number of its cell
+    pieces  the definitions that `_pieces` finds in all cells, each after the number of its cell
     answer  the number of the cell with the answer
     """
     below_first = sorted(range(len(pieces)), key=lambda k: pieces[k][0] <= answer)
@@ -193,11 +196,12 @@ def _globals(table: symtable.SymbolTable) -> set[str]:
 
 
 def modules(text: bytes, folder: Path) -> dict[str, bytes]:
-    """Return the source of each module of the student's own that a source in this folder imports,
-    by the module's path in the folder or in folder/src, such as mine/__init__.py. Links are not
-    followed.
+    """Return the sources of the student's own modules that the source `text`, from a file in this
+    folder, imports, directly or through other such modules. They are given by their paths in the
+    folder or in folder/src, such as mine/__init__.py. Links are not followed.
 
-    Raises OSError for a file that cannot be read, ValueError if the modules are too long.
+    Raises OSError for a file that cannot be read, ValueError if all modules together are longer
+    than MOST bytes.
     """
     found: dict[str, bytes] = {}
     waiting, folder = [("", text)], folder.resolve()
@@ -215,8 +219,8 @@ def modules(text: bytes, folder: Path) -> dict[str, bytes]:
 
 
 def _own_imports(data: bytes, package: str) -> Iterator[str]:
-    """Yield the full names of all modules that a source in this package may import from its own
-    folder: for `from a.b import c`, these are a, a.b and a.b.c."""
+    """Yield the full names of all modules that a source in this package may import from the
+    student's own folder: for `from a.b import c`, these are a, a.b and a.b.c."""
     for module, names in imports(data, package):
         if module.split(".")[0] not in _OTHERS:
             for full in (module, *(f"{module}.{name}" for name in names)):
@@ -231,8 +235,9 @@ def packages(module: str) -> list[str]:
 
 
 def imports(data: bytes, package: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield each module that a source in this package imports, and the names that it takes from the
-    module."""
+    """Yield each module that a source imports, and the names that it takes from the module: for
+    `from a.b import c`, "a.b" and ["c"]. Relative imports are resolved in `package`, the package of
+    the source."""
     tree = _parsed(data)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Import):

@@ -18,10 +18,11 @@ from . import student_files
 def check_files(
     files: Mapping[str, Path], report: Callable[[Verdict, str], None]
 ) -> dict[str, str]:
-    """Check the tasks in these files, up to the first task that fails.
+    """Check the tasks in these files, up to the first task that fails. Returns the outcome of each
+    task that was checked, by its name.
 
-    report(verdict, printed) is called for each check of a task up to the first that does not pass,
-    with what the student's code printed. Returns the outcomes by task.
+    For each check of a task, up to the first that does not pass, report(verdict, printed) is called
+    with the text that the student's code printed during the check.
     """
     outcomes: dict[str, str] = {}
     load = functools.cache(student_files.load)
@@ -41,9 +42,9 @@ def check_files(
 
 @contextlib.contextmanager
 def _away_from_the_terminal(printed: io.StringIO) -> Iterator[None]:
-    """Collect what a student's code prints inside the block. The code can neither read input nor
-    open a debugger, and os._exit raises SystemExit in it, so that the command does not end without
-    a verdict."""
+    """Write what a student's code prints inside the block to `printed`, and discard what it writes
+    to standard error. The code can neither read input nor open a debugger, and a call of os._exit
+    raises SystemExit, so that the command does not end without a verdict."""
     before = sys.stdin, sys.breakpointhook, os._exit
     sys.stdin, sys.breakpointhook = io.StringIO(), _no_debugger
     os._exit = sys.exit  # type: ignore[assignment]

@@ -24,7 +24,7 @@ def guess(question: str, answer: Any) -> None:
     """Record a guess, which replaces an earlier guess at the same question. If the answer is `...`,
     ask the reader to replace it by a guess.
 
-    question  a few words, by which `guessed` finds it
+    question  a few words, by which `guessed` finds the guess
     answer    a number, text, True or False, or a list or an array of these
 
     Raises TypeError for any other answer.
@@ -45,13 +45,15 @@ def guess(question: str, answer: Any) -> None:
 def guessed(
     question: str, measured: Any, axes: Any = None, *, axis: str = "y", at: Any = None
 ) -> None:
-    """Print the guess and what was measured; with `axes`, draw a guess that is a number.
+    """Print the guess at a question and what was measured; with `axes`, draw a guess that consists
+    of numbers.
 
+    question  the words that were given to `guess`
     measured  a number, text, or a list or an array of these
-    axes      of matplotlib: each number guessed is a line across them, or a star at `at`; a guess
-              of another length than `at` is not drawn
-    axis      "y" or "x", along which the guess is measured
-    at        the positions of the guess on the other axis: one number, or as many as were guessed
+    axes      of matplotlib: each number guessed is a line across them or, with `at`, a star; a
+              guess of another length than `at` is not drawn
+    axis      "y" or "x", the axis on which the guessed numbers lie
+    at        the positions of the stars on the other axis: one number, or as many as were guessed
     """
     kept = progress_file.read(Path()).get(_KEPT, {})
     answer = _session.get(question, kept.get(question))

@@ -61,9 +61,9 @@ class Patient(GPT):
     Its sequences count round a clock: each starts at a random token and advances by 1, 2 or 3.
 
     number, student  as in `patient`
-    verdict          the fault that was given to `mend`, which has repaired it if it was there; None
-                     if none was given
-    vocabulary       V
+    verdict          the fault that `mend` was asked to repair, so this patient does not have it;
+                     None if `mend` was given no verdict
+    vocabulary       V, the number of different tokens
     best             the lowest expected loss without seeing the future, (log 3) / T: the first of
                      the T targets is one of three tokens, and the others follow from the tokens
                      before them
@@ -168,8 +168,9 @@ class Patient(GPT):
         return f"patient {self.number}" + f" of {self.student}" * bool(self.student)
 
     def _attend(self, attend: Any, *inputs: Any, **settings: Any) -> Any:
-        """Compute attention. If the fault is that heads are merged without a transpose, rearrange
-        the heads so that the usual merge, which follows, has the same effect."""
+        """Compute attention with the function `attend`. If the fault is that heads are merged
+        without a transpose, rearrange its output so that the usual merge, which follows, gives what
+        a merge without a transpose would give."""
         out = attend(*inputs, **settings)
         if self._has("heads merged without a transpose"):
             heads, *weights = out if isinstance(out, tuple) else (out,)
@@ -185,8 +186,9 @@ class Patient(GPT):
 
 @functools.cache
 def _ward(student: str) -> tuple[tuple[int, int, int], tuple[str, ...]]:
-    """The GPTs of a student that do not learn, the patients: their vocabulary V, context T and
-    width M, and for each patient, from patient 1 on, the mistake that was built into it."""
+    """Return what differs between the patients of different students: the vocabulary V, the context
+    T and the width M, which all patients of a student share, and the cause of each patient, one of
+    CAUSES, beginning with patient 1."""
     rng = np.random.default_rng([10, *student.encode()])
     sizes = int(rng.integers(11, 18)), int(rng.integers(9, 14)), 8 * int(rng.integers(3, 5))
     return sizes, tuple(map(str, rng.permutation(CAUSES)))

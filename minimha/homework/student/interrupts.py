@@ -33,10 +33,10 @@ class _Late(KeyboardInterrupt):
 def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of call(*arguments), or interrupt the call if it takes too long.
 
-    Raises TimeoutError if the call exceeds SECONDS, as `Spent` counts them, unless a debugger is
-    open. The call is interrupted by an alarm or, on Windows and in a browser, which have no alarms,
-    by a trace hook. Only a call in the main thread is limited. The processor time of all threads
-    counts.
+    Raises TimeoutError if the call exceeds a limit of `Spent.exceeds(SECONDS)`, that of processor
+    time, to which all threads contribute, or that on the clock. There is no limit while a debugger
+    is open, or outside the main thread. The call is interrupted by an alarm or, on Windows and in a
+    browser, which have no alarms, by a trace hook.
     """
     if threading.current_thread() is not threading.main_thread():
         return call(*arguments)
@@ -52,8 +52,8 @@ def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _limited(call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
-    """Return call(*arguments). An alarm interrupts only code that runs inside this function, for
-    which it looks on the stack."""
+    """Return call(*arguments). On the stack, the frame of this function shows where the limited
+    call begins: an alarm interrupts only code that runs inside it."""
     return call(*arguments)
 
 
@@ -135,8 +135,9 @@ def _interrupt_next_line(stack: Iterable[types.FrameType], late: str) -> None:
 
 
 def _hook(start: Spent) -> Callable[[], None]:
-    """Set a trace hook that interrupts the call once, at the first line of Python after time is up;
-    a debugger replaces the hook. Returns a function that removes the hook."""
+    """Set a trace hook that interrupts the call once, at the first line of Python that runs after
+    time is up. A debugger replaces the hook by its own, so that the call is no longer limited.
+    Returns a function that removes the hook."""
     earliest = start.clock + SECONDS
 
     def hook(*_: Any) -> Any:

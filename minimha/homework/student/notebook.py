@@ -16,9 +16,10 @@ from .progress import print_progress
 def check(function: Callable[..., Any]) -> None:
     """Check a function named after a task, print which checks pass, and record the outcome.
 
-    Stops at the first check that fails, or computes for more than 10 seconds. A function that still
-    raises NotImplementedError leaves the record unchanged. Raises ValueError if no task has that
-    name, TypeError for anything that cannot be called.
+    Stops at the first check that fails. A check fails, too, if it computes for more than 10
+    seconds. A function that still raises NotImplementedError leaves the record unchanged. Raises
+    ValueError if no task has the name of the function, TypeError for anything that cannot be
+    called.
     """
     if not callable(function):
         name = function if isinstance(function, str) and function in course() else "softmax"

@@ -88,8 +88,8 @@ def next_step(
 
 def command_line(what: str, name: str, tasks: Path | None, place: Path | None = None) -> str:
     """Return the command `minimha homework WHAT NAME` for the student to type next. It repeats the
-    options of the present command: --tasks with the file `tasks`, and --from with the folder
-    `place`, unless they are None or the current folder."""
+    options of the present command: --tasks with the file `tasks`, unless this is None, and --from
+    with the folder `place`, unless this is None or the current folder."""
     text = f"minimha homework {what} {name}"
     for option, path in (("--from", place), ("--tasks", tasks)):
         if path not in (None, Path()):

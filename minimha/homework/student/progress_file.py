@@ -40,8 +40,8 @@ def path(place: Path) -> Path:
 
 
 def read(place: Path) -> dict[str, dict[str, Any]]:
-    """Return what the record contains about each task, by name; empty if the record is missing or
-    damaged."""
+    """Return what the record contains about each task, by name, and under "guesses" the student's
+    guesses; empty if the record is missing or damaged."""
     try:
         return dict(json.loads(path(place).read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError):
@@ -49,8 +49,8 @@ def read(place: Path) -> dict[str, dict[str, Any]]:
 
 
 def add(place: Path, name: str, *, file: Path | None = None, **facts: Any) -> None:
-    """Record facts about a task; with a file, also the file's path and hash. Prints a message if
-    the record cannot be written."""
+    """Record facts about a task, such as hints=2, under its name; with a file, also the file's path
+    and hash. Prints a message if the record cannot be written."""
     known, record = read(place), path(place)
     if file is not None:
         facts["file"] = os.path.relpath(file.resolve(), record.parent)
@@ -71,9 +71,13 @@ def files(place: Path) -> dict[str, Path]:
 
 
 def states(place: Path, files: dict[str, Path]) -> dict[str, str]:
-    """Return the state of each task: PASSED if it has passed in a notebook; otherwise, if it has a
-    file, the outcome of that file's last check, or CHANGED if the file was not checked as it is
-    now; otherwise the outcome in a notebook, or NOT_STARTED."""
+    """Return the state of each task: PASSED if it has passed in a notebook. Otherwise, if it has a
+    file, the state is the outcome of the file's last check, or CHANGED if the file has changed
+    since or was not checked yet. A task without a file has its outcome in a notebook, or
+    NOT_STARTED.
+
+    files  the file of each task that has one, by name
+    """
     known, found = read(place), {}
     for name in course():
         facts = known.get(name, {})

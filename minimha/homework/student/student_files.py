@@ -87,8 +87,9 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 
 def _tasks_of(path: Path) -> tuple[Collection[str], bool]:
-    """Return the tasks that a file answers, and whether a line near its top names them. If there is
-    no such line as "# minimha homework: softmax", the name of the file counts."""
+    """Return the tasks that a file answers, and whether a line near its top, such as "# minimha
+    homework: softmax", names them. A file without such a line answers the task after which it is
+    named, if it defines this function."""
     try:
         with path.open("rb") as file:
             head = decoded(file.read(1000))
@@ -123,8 +124,8 @@ def write_agents(folder: Path) -> None:
 
 
 def stub(task: Task, code: str = "", *, solved: bool = False) -> str:
-    """Return the text of a student's file: the code of the task, its solution with `solved`, or
-    other code if it is given."""
+    """Return the text of a student's file: a heading, and below it `code` or, if this is empty, the
+    code of the task, which includes the solution if `solved` is true."""
     return (
         f"# minimha homework: {task.name} · chapter {chapter(task.chapter)} · {stars(task)} · "
         f"about {task.minutes} minutes\n"
@@ -174,7 +175,8 @@ def _syntax(error: SyntaxError) -> str:
 def verdict(task: Task, check: Check, yours: Callable[..., Any], file: str | None) -> Verdict:
     """Return the outcome of one check of a student's function. A check that takes too long fails.
 
-    file  the file with the function, whose lines messages quote; None if it has none
+    file  the path of the file with the function: messages quote its lines. None if the function is
+          in no file
     """
     try:
         outcome: Verdict = in_time(task.verdict, check, yours)
@@ -205,8 +207,9 @@ def hint(task: Task, number: int) -> str:
 
 
 def next_hint(task: Task, place: Path, again: str) -> str:
-    """Return the next hint and a line that says what to type for the one after it, and record that
-    the hint was read. `again` is the command that prints a hint."""
+    """Return the next hint for a task and, unless it is the last one, a line that says what to type
+    for one more. Record in the progress of the folder `place` that the hint was read. `again` is
+    the command that prints a hint."""
     number = min(progress_file.read(place).get(task.name, {}).get("hints", 0) + 1, len(task.hints))
     progress_file.add(place, task.name, hints=number)
     more = f"\none more: {again}" if number < len(task.hints) else ""

@@ -35,8 +35,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def load() -> Callable[[Path, str], Any]:
-    """Return a function that loads a student's function, given the path of its file and its name;
-    what it has loaded once, it returns again."""
+    """Return a function that loads a student's function, given the path of its file and its name.
+    Called again for the same function, it returns the function that it has loaded before."""
     return functools.cache(student_files.load)
 
 
