@@ -144,8 +144,8 @@ def write_ci_files(options: Any) -> int:
 
 
 def _for_grading(own: Path | None) -> str:
-    """Write the wheel for grading into the current folder, and return what pip should install.
-    `own` is the file with the teacher's own tasks, None if there is none."""
+    """Write the wheel for grading into the current folder, and return its path as an argument of
+    `pip install`. `own` is the file with the teacher's own tasks, None if there is none."""
     if replay.results():
         raise ValueError("grading needs the teacher's copy of minimha, which has the solutions")
     name = wheel.for_grading(Path(), own).name
@@ -154,8 +154,8 @@ def _for_grading(own: Path | None) -> str:
 
 
 def _source(folder: Path) -> str:
-    """Return what pip should install: the newest students' wheel in this folder or, if there is
-    none, the source from which this minimha was installed."""
+    """Return the argument of `pip install` that installs minimha: the newest students' wheel in
+    this folder or, if there is none, the source from which this minimha was installed."""
     if any(folder.glob(_WHEELS)):
         return _NEWEST
     distribution = importlib.metadata.distribution("minimha")

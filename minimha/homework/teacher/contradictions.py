@@ -50,8 +50,9 @@ def in_file(path: Path, tasks: Iterable[Task]) -> list[str]:
 
 
 def in_task(task: Task) -> Iterator[str]:
-    """Look for the contradictions in a task, one kind after another, up to the first kind of which
-    there are any: yield a line for each of these. The task's mistakes are left to `in_mistake`."""
+    """Yield a line for each contradiction in a task. There are several kinds, such as a solution
+    that fails; after the first kind that is found, the later ones are not examined. The task's
+    mistakes are left to `in_mistake`."""
     for find in (_described, _solved, _graded, _stubbed, _released):
         try:
             found = list(find(task))

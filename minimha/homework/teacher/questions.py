@@ -105,9 +105,9 @@ def _printed(question: Question) -> str:
 
 
 def questions(student: str, answers: dict[Task, Answer]) -> list[Question]:
-    """Return three questions, or fewer if the answers have too few lines; the same questions each
-    time. They are about different lines if possible, and first about lines that are not in the code
-    for students."""
+    """Return three questions about a student's answers, the same each time; fewer if the answers
+    have too few lines. If possible, the questions are about different lines, and about lines that
+    the student wrote rather than lines of the code that all students get."""
     order = random.Random(student)
     distinct, repeated = list[Question](), list[Question]()
     written = {
@@ -135,8 +135,9 @@ def questions(student: str, answers: dict[Task, Answer]) -> list[Question]:
 
 
 def _lines(task: Task, answer: Answer, *, given: bool) -> list[tuple[str, int, str]]:
-    """Return the lines of the answer and its modules that are in the code for students already or,
-    with given=False, those that are not: the file, the number and the text of each."""
+    """Return the lines of the answer and its modules that the code for students contains already
+    or, with given=False, the lines that it does not contain: the file, the number and the text of
+    each. Imports, comments and empty lines are left out."""
     files = {answer.path.name: answer.source} | dict(answer.modules)
     theirs = {line.strip() for line in task.code().splitlines()}
     return [
@@ -149,7 +150,7 @@ def _lines(task: Task, answer: Answer, *, given: bool) -> list[tuple[str, int, s
 
 def _on_mistakes(task: Task, lines: list[tuple[str, int, str]]) -> Iterator[Question]:
     """Yield a question for each common mistake that can be made in one of these lines: what would
-    happen with it?"""
+    happen if the line contained the mistake?"""
     solution = task.code(solved=True)
     for mistake in task.mistakes:
         before = solution[: solution.index(mistake.old)].rpartition("\n")[2]
@@ -199,8 +200,8 @@ def _worth(arguments: tuple[Any, ...]) -> tuple[int, int]:
 def _seen(
     task: Task, answer: Answer, arguments: tuple[Any, ...]
 ) -> list[tuple[str, int, tuple[int, ...]]]:
-    """Run the answer, and return the name, line and shape of each array that it assigns to a
-    variable."""
+    """Run the answer on these arguments, and return the name, line and shape of each array that it
+    assigns to a variable; empty if it fails."""
     try:
         tree = ast.fix_missing_locations(_Watched().visit(ast.parse(answer.source)))
         source = ast.unparse(tree) + _WATCH.format(name=task.name)

@@ -78,12 +78,13 @@ class Connection:
     bytes of the arrays. The JSON is one of
 
         ["call", number of the function, arguments, settings]
-        ["return", value, [[k, the k-th array lent, if it was changed in place], …]]
+        ["return", value, [[k, new entries of the k-th array lent], …]]
         ["raise", names of the error's classes, text]
 
     To a function that it calls, an end lends arrays: those in the arguments, and those that its own
-    functions return to the called function. The called function gets copies. If it returns one of
-    them unchanged, the caller gets its own object back.
+    functions return to the called function. The called function gets copies; "return" lists those
+    that it changed in place. If the function returns a copy that it has not changed, the caller
+    gets its own object back.
     """
 
     LAUNCH, RUN = -2, -3
@@ -160,18 +161,19 @@ class Connection:
             self._borrowed.pop()
 
     def _borrowed_now(self) -> list[tuple[np.ndarray, bytes]]:
-        """Return the arrays that the other end has lent to the function that runs for it now: pairs
-        of the copy here and the bytes that it had at first. Empty if no function runs."""
+        """Return the arrays that the other end has lent to the function that it called last and
+        that is still running here: pairs of the copy here and the bytes that it had at first. Empty
+        if no such function runs."""
         return self._borrowed[-1] if self._borrowed else []
 
     def _borrow(self, arrays: list[np.ndarray]) -> None:
         self._borrowed_now().extend((array, array.tobytes()) for array in arrays)
 
     def _restore(self, changed: list[Any]) -> None:
-        """Note in `self.changed` whether the other end changed arrays that were lent to it. If
-        `restores` is set, make the same changes in the originals, which are here.
+        """Note in `self.changed` whether the other end changed its copies of arrays that were lent
+        to it. If `restores` is set, make the same changes in the arrays themselves.
 
-        changed  a list of [k, the k-th array lent, as it is now]
+        changed  a list of [k, new], where `new` is the k-th array lent with its new entries
         """
         self.changed = self.changed or bool(changed)
         for change in changed if self.restores else []:
@@ -287,8 +289,8 @@ def _parameter(name: str, kind: int, optional: bool) -> inspect.Parameter:
 
 
 def _parameters(function: Callable[..., Any]) -> Any:
-    """Return the parameters of a function, for the other end, which builds a signature from
-    them."""
+    """Return the name and the kind of each parameter of a function, and whether it has a default:
+    the other end builds a signature from them."""
     parameters = inspect.signature(function).parameters.values()
     return [[p.name, int(p.kind), p.default is not p.empty] for p in parameters]
 

@@ -62,7 +62,7 @@ def _cores() -> int:
 
 
 def grade_submissions(options: Any) -> int:
-    """Grade a folder and write the results. Returns 0 whatever the scores are.
+    """Grade a folder and write the results. Returns the exit status 0 whatever the scores are.
 
     Raises ValueError for unusable options, and OSError for files that cannot be read or written.
     """
@@ -105,7 +105,8 @@ class Run(NamedTuple):
     limits: Limits
 
     def settings(self) -> dict[str, Any]:
-        """Return these settings as JSON, for the journal."""
+        """Return these settings, and the version of minimha, in a form that JSON can store, for the
+        journal. The file of the teacher's own tasks is replaced by its hash."""
         own = hashlib.sha256(self.own.read_bytes()).hexdigest() if self.own else None
         return self._asdict() | {"own": own, "minimha": version("minimha")}
 
@@ -114,8 +115,8 @@ def grade(
     folder: Path, run: Run, *, jobs: int = 1, student: str | None = None, resume: bool = False,
     expect: Callable[[Collection[str], Collection[str]], None] = lambda students, tasks: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Grade a folder, and return the results of all students as they are written to JSON. Reports
-    progress on standard error.
+    """Grade a folder, and return a report with the results of all students, in a form that JSON can
+    store. Prints progress to standard error.
 
     jobs     how many students are graded at the same time
     student  the student to whom the whole folder belongs; None if it contains the work of several

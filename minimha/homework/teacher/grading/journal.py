@@ -20,9 +20,10 @@ class Journal:
     each student. A student whose files have changed is graded again.
 
     settings  the tasks, the seed, the limits, and the version of minimha
-    resume    whether to continue the run that left the file
+    resume    whether to continue the last run in this folder and keep its results
 
-    Raises ValueError if there is no run to continue, or if its settings were different.
+    Raises ValueError if `resume` is true, but the last run in this folder had other settings, or
+    there was none.
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
@@ -49,13 +50,14 @@ class Journal:
             return []
 
     def result(self, name: str, answers: Mapping[str, Answer]) -> dict[str, Any] | None:
-        """Return the result of a student if it is known and was found for these same answers;
+        """Return the result of a student if the journal has one for exactly these answers,
         otherwise None."""
         digest, result = self.done.get(name, ("", None))
         return result if digest == _digest(answers) else None
 
     def add(self, name: str, answers: Mapping[str, Answer], result: dict[str, Any]) -> None:
-        """Write the result of a student to the file."""
+        """Append a line to the file: the name of a student, a hash of the answers, and the
+        result."""
         line = json.dumps([name, _digest(answers), result])
         with suppress(OSError), self.path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")

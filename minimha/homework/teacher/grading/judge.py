@@ -25,7 +25,12 @@ def student(
     name: str, answers: Mapping[str, Answer], tasks: Collection[Task], folder: Path, seed: int,
     limits: Limits,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the results of one student for these tasks."""
+    """Return the results of the student with this name: the total points, and the result for each
+    of these tasks.
+
+    answers  the student's answers, by the name of the task
+    folder   the folder of all submissions, to which the paths of files in the results are relative
+    """
     results = [_result(task, answers.get(task.name), folder, seed, limits) for task in tasks]
     return {
         "student": printable(name),
@@ -38,7 +43,8 @@ def student(
 def _result(
     task: Task, answer: Answer | None, folder: Path, seed: int, limits: Limits
 ) -> dict[str, Any]:
-    """Return the result of one student for one task."""
+    """Return a student's result for one task: the points, and the outcome of each check. The answer
+    is None if the student handed in none; `folder` is as for `student`."""
     free = passed_by_stub(task)
     if answer is None:
         verdicts = [Verdict(task.name, check, MISSING) for check in task.checks]
@@ -76,8 +82,8 @@ def passed_by_stub(task: Task) -> frozenset[str]:
 
 
 def score(verdicts: Iterable[Verdict], free: Collection[str] = ()) -> float:
-    """Return the weight of the checks that passed, as a fraction of the weight of all checks. Those
-    in `free` do not count."""
+    """Return the weight of the checks that passed, as a fraction of the weight of all checks.
+    Checks whose names are in `free` are left out of both; 0 if no other checks remain."""
     counted = [verdict for verdict in verdicts if verdict.check.name not in free]
     total = sum(verdict.check.weight for verdict in counted)
     passed = sum(verdict.check.weight for verdict in counted if verdict.outcome == PASSED)

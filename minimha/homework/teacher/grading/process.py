@@ -29,8 +29,8 @@ _LOOK = 0.1  # seconds between two looks whether time is up
 
 
 class Limits(NamedTuple):
-    """The limits for a submission: how many seconds each check may take, as `Spent` counts them,
-    and how many megabytes of memory."""
+    """The limits for a submission: how many seconds of processor time each check may take, as
+    explained in `Spent.exceeds`, and how many megabytes of memory."""
 
     seconds: float = 10
     megabytes: int = 512
@@ -96,9 +96,9 @@ class Submission:
         return self._spent().since(self._start_of_all).exceeds(2 * self.limits.seconds)
 
     def end(self, seconds: float = 0) -> int | None:
-        """End the process and everything it started, after some seconds in which it may end by
-        itself. Returns its exit code or minus the signal that ended it; None if it was killed here
-        or was not running.
+        """End the process and everything it started, after waiting up to `seconds` for it to end by
+        itself. Returns its exit code or minus the number of the signal that ended it; None if it
+        was killed here or was not running.
 
         Raises Killed if the process that starts submissions was killed.
         """
@@ -199,9 +199,9 @@ def _processor_time(process: int) -> float:
 
 
 def _run_by_the_check(module: str, *arguments: Any) -> Any:
-    """Call `run_elsewhere` of this module, in which a check may run the blocks of the kernel, or
-    the ranks, that a submission starts. Returns None if no check runs them: then the submission
-    does."""
+    """Let a check run the blocks of a submission's kernel, or its ranks, instead of the submission
+    itself: call the function `run_elsewhere` of this module in the grader's process, which the
+    check may have replaced. Returns None if it has not; the submission then runs them itself."""
     if module not in sys.modules:
         return None
     return sys.modules[module].run_elsewhere(*arguments)
@@ -209,9 +209,11 @@ def _run_by_the_check(module: str, *arguments: Any) -> Any:
 
 def _asked(request: Any, *descriptors: int) -> Any:
     """Send a request, with file descriptors, to the process that starts submissions, and return its
-    answer: the number of a process that it started, or how one ended, as `worker.ended` returns it.
+    answer. A request with a descriptor starts a submission's process: the answer is the number of
+    this process. A request without one ends such a process: the answer is that of `worker.ended`.
 
-    Raises Killed if it does not answer. The next request starts a new process.
+    Raises Killed if the process that starts submissions does not answer. The next call then starts
+    it anew.
     """
     process, requests = _server()
     try:

@@ -37,10 +37,14 @@ def refused(path: Path) -> str:
 
 
 def _named(module: str, names: list[str]) -> list[str]:
-    """Return the full names that must be importable for an import to succeed: of `from numpy import
-    x`, numpy, and numpy.x if it is a submodule, which NumPy may not have imported yet; of `from
-    minimha.parallel import run`, minimha.parallel.run, since a submission gets only some names of
-    minimha's modules; otherwise the module."""
+    """Return the full names that must be importable for `from module import names` to succeed or,
+    if there are no names, `import module`. This is the module alone, with two exceptions:
+
+    from minimha.parallel import run  minimha.parallel.run, since a submission gets only some names
+                                      of minimha's modules
+    from numpy import sum, typing     numpy and its submodule numpy.typing, which NumPy may not have
+                                      imported yet
+    """
     full = [f"{module}.{name}" for name in names if name != "*"]
     if module.startswith("minimha.") and names:
         return full

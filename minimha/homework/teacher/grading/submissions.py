@@ -154,13 +154,14 @@ def _answers_another(path: Path) -> bool:
 
 
 def _mark(path: Path) -> str | None:
-    """Return the name in the line that marks a file as an answer, such as "# minimha homework:
-    softmax"; None if there is no such line."""
+    """Return the name in the line near its top that marks a file as an answer, such as "# minimha
+    homework: softmax"; None if there is no such line."""
     return mark(decoded(source(path)[:1000]))
 
 
 def _named_by_file(path: Path, tasks: Iterable[str]) -> list[str]:
-    """Return a list with the task whose name ends the file's name, if there is one."""
+    """Return a list with the one task with whose name the file's name ends, such as softmax for
+    anna_softmax.py; empty if there is none."""
     stem = _AFTER.sub("", path.stem) if path.suffix == ".py" else ""
     return sorted((x for x in tasks if re.search(rf"(^|[\W_]){x}$", stem)), key=len)[-1:]
 

@@ -44,8 +44,9 @@ def protects() -> bool:
 
 
 def confine() -> None:
-    """Prevent this process, from now on, from changing files and from reaching other processes, if
-    Linux can do so."""
+    """Prevent this process, from now on, from changing files and from reaching other processes.
+    Does nothing except on Linux with seccomp filters, on a type of machine that `_REFUSED`
+    lists."""
     if not _has_filters():
         return
     import ctypes

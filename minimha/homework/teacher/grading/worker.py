@@ -66,8 +66,8 @@ def load_minimha() -> None:
 
 
 def _engine() -> str:
-    """Return the path of the folder of minimha_autograd: beside minimha or, in a clone, in a folder
-    of its own."""
+    """Return the path of the folder of minimha_autograd: beside that of minimha if minimha is
+    installed or, in a clone of the repository, inside the folder autograd."""
     beside, in_a_clone = "../../../../minimha_autograd", "../../../../autograd/minimha_autograd"
     installed = os.path.isdir(os.path.join(os.path.dirname(__file__), beside))
     return beside if installed else in_a_clone
@@ -83,8 +83,8 @@ def _loaded(name: str, file: str) -> types.ModuleType:
 
 
 class OwnModules:
-    """Imports a student's own modules from their sources, given by path, such as mine/maths.py. A
-    folder may be without an __init__.py."""
+    """Imports a student's own modules from their sources, which are given by path, such as
+    mine/maths.py. A package may lack an __init__.py."""
 
     def __init__(self, sources: Mapping[str, bytes]) -> None:
         folders = {
@@ -99,8 +99,8 @@ class OwnModules:
         }
 
     def find_spec(self, name: str, *_: Any) -> Any:
-        """Say how to import a module, as Python's import system asks; None unless it is one of the
-        student's."""
+        """Return the spec of one of the student's own modules, as Python's import system expects
+        it; None for any other module."""
         if name not in self.sources:
             return None
         package = self.sources[name][0].endswith("/__init__.py")
@@ -171,9 +171,9 @@ def serve(descriptor: int) -> None:
     """Run a submission in this process, which was started for it: load its source when asked, and
     answer calls to its functions.
 
-    The name of the task and the student's own modules arrive over the connection, the socket with
-    this descriptor, and only here. The process that starts all submissions does not get them, so
-    that no later submission can find them in its memory.
+    The name of the task and the student's own modules arrive only now, over the connection, the
+    socket with this descriptor. The process that starts all submissions does not get them, so that
+    no later submission can find them in its memory.
     """
     import system_calls  # type: ignore[import-not-found]
     from connection import Connection  # type: ignore[import-not-found]
@@ -237,9 +237,9 @@ def serve(descriptor: int) -> None:
 
 
 def ended(process: int, seconds: float) -> int | None:
-    """Wait for a process to end, at most this many seconds, or kill it, and kill everything that it
-    started. Returns its exit code or minus the number of the signal that ended it; None if it had
-    to be killed."""
+    """Wait up to this many seconds for a process to end, and then kill it if it still runs. In
+    either case, kill everything that it started. Returns its exit code or minus the number of the
+    signal that ended it; None if it had to be killed."""
     late, code = time.monotonic() + seconds, None
     while code is None and time.monotonic() < late:
         found, status = os.waitpid(process, os.WNOHANG)
@@ -256,7 +256,8 @@ def ended(process: int, seconds: float) -> int | None:
 
 
 def prepare() -> None:
-    """Import all that a submission may import, and what the process needs itself."""
+    """Import all modules that a submission may import, and those that the process that runs it
+    needs itself."""
     importlib.import_module("socket")
     sys.modules["ctypes"] = None  # type: ignore[assignment]  # NumPy works without it
     for module in _KNOWN.split():

@@ -29,8 +29,8 @@ _TASKS = Path("minimha") / "homework" / "tasks"
 
 
 def for_students(folder: Path, own: Path | None, *, last: int, hidden: bool) -> Path:
-    """Write the students' edition into a folder and return its path: no solutions, and no chapter
-    or task of the course after the last chapter.
+    """Write the students' edition into a folder and return its path. It contains no solutions, and
+    of the course only the chapters and tasks up to the chapter `last`.
 
     own     a file with tasks of the teacher's own, which become part of the course
     last    the number of the last chapter
@@ -51,7 +51,8 @@ def for_students(folder: Path, own: Path | None, *, last: int, hidden: bool) -> 
 
 def for_grading(folder: Path, own: Path | None) -> Path:
     """Write the edition for an autograder into a folder, and return its path. It contains
-    everything, including the solutions: so each run can draw new inputs.
+    everything, including the solutions: they compute the right results for new random inputs in
+    each run.
 
     own  a file with tasks of the teacher's own, which become part of the course
     """
@@ -69,7 +70,7 @@ def _chapter(name: str) -> int:
 
 
 def _library() -> Iterator[tuple[str, bytes]]:
-    """Yield the files of minimha and of minimha_autograd, without chapters and tasks, and the
+    """Yield the files of minimha and of minimha_autograd, except notebooks and tasks, and the
     modules of the command and of the pytest plugin: for each file, its path in a wheel and its
     contents."""
     for package in _PACKAGES:
@@ -123,7 +124,7 @@ def _hash(data: bytes) -> str:
 
 def _results(tasks: list[Task], *, hidden: bool) -> replay.Results:
     """Run the checks of these tasks, without the hidden ones if `hidden` is true, and return what
-    the solutions returned in each."""
+    the solutions returned in each check."""
     found: replay.Results = {}
     for task in tasks:
         for check in task.checks:
@@ -144,8 +145,8 @@ def _results(tasks: list[Task], *, hidden: bool) -> replay.Results:
 
 
 def code(task: Task) -> str:
-    """Return the functions that students get in a release. If a given function is itself a task,
-    its solution is left out, too."""
+    """Return the code that students get for a task in a release: the given functions, and the
+    function to write. If a given function is itself a task, its solution is left out, too."""
     return "\n\n".join(stubbed(source_of(f)) for f in [*task.given, task.solution])
 
 

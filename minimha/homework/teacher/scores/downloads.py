@@ -27,11 +27,12 @@ def student_of(name: str) -> str | None:
 
 
 def reply_to(name: str) -> str:
-    """Return a name, without an ending, for a file with feedback. When it is uploaded, Canvas or
-    Moodle gives it to the student who handed in the file or folder with this `name`.
+    """Return a name, without an ending, for a file with feedback. When the file is uploaded, Canvas
+    or Moodle gives it to the student who handed in the file or folder with this `name`.
 
-    Canvas looks for the ids of the user and of a file that the user handed in, Moodle for the id in
-    the second of the parts between underscores.
+    Canvas looks in a file's name for the ids of the user and of a file that the user handed in.
+    Moodle looks for an id after the first underscore, such as 1234 in Jane
+    Smith_1234_assignsubmission_file_feedback.
     """
     found = _SENT.fullmatch(name)
     if not found:

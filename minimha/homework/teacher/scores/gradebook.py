@@ -72,9 +72,9 @@ class Gradebook:
             raise ValueError(f"{self.path}: the points possible are {text!r}") from None
 
     def filled(self, report: dict[str, Any]) -> str:
-        """Write a copy of the file that contains the points, beside the file. Returns lines for the
-        teacher: how points were scaled, which students have no row, and which rows belong to no
-        student."""
+        """Write a copy of the gradebook with the points filled in, beside the original:
+        grades_graded.csv for grades.csv. Returns lines for the teacher: how points were scaled,
+        which students have no row, and which rows belong to no student."""
         rows = [list(row) for row in self.rows]
         partners = self._partners(student["student"] for student in report["students"])
         scales, alone = set(), []

@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 class Reports:
     """The reports for which the options of `grade` ask, such as --csv. The gradebook and the
-    teacher's file with points and comments are read at once, so that errors in them are found
-    before any submission is graded.
+    teacher's file with points and comments are read when this object is made, so that errors in
+    them are found before any submission is graded.
 
     Raises ValueError for unusable options or files, OSError for files that cannot be read and
     folders that do not exist.

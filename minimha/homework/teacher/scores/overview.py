@@ -43,10 +43,10 @@ def as_overview(report: dict[str, Any]) -> str:
 
 def _task(handed_in: list[dict[str, Any]], results: tuple[dict[str, Any], ...]) -> list[str]:
     """Return the table of one task as lines of HTML: for each check, the share of the answers that
-    pass.
+    pass it.
 
     handed_in  the results in this task of the students who handed in an answer
-    results    those of all students
+    results    the results in this task of all students
     """
     rows, count = [], len(handed_in)
     for k, check in enumerate(results[0]["checks"]):
