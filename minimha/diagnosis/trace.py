@@ -110,8 +110,9 @@ class Trace:
 
     @cached_property
     def right(self) -> dict[str, np.ndarray]:
-        """The right gradients by name: those of the pullback that were found right and, for each
-        node at fault that does not have too many entries, its numeric gradient."""
+        """The right gradients by name: those of the pullback that were found right; for each node
+        at fault that does not have too many entries, its numeric gradient; and for each result, its
+        cotangent."""
         found = {
             name: target.gradient.astype(np.float64)
             for name, target in self.targets.items()
@@ -178,8 +179,8 @@ class Trace:
         return [n for n in self.values if n in moved]
 
     def between(self, name: str) -> list[str]:
-        """Return the intermediates between this node and its consumers whose gradients the pullback
-        does not return."""
+        """Return the intermediates between this node and its consumers. The pullback does not
+        return their gradients."""
         moved = self._moved_by(name, self._held(name)) - self.known
         return [n for n in self.values if n in moved and self.descendants(n) & self.known]
 
