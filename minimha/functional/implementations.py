@@ -34,8 +34,8 @@ them takes longer than many operations on small arrays."""
 
 @extension_point
 def register_kernels() -> None:
-    """Import the kernels, which register themselves when they are imported. `minimha` replaces this
-    function, which does nothing, by `register_all` of `minimha.kernels`."""
+    """An extension point, which does nothing by itself: `minimha` replaces it by `register_all` of
+    `minimha.kernels`, which imports the kernels; being imported, they register themselves."""
 
 
 class Candidate(NamedTuple):
@@ -59,7 +59,7 @@ _registered: dict[str, dict[str, Candidate]] = {}
 def register(
     operation: str, name: str = "kernel", *, library: str = "numpy", **properties: Any
 ) -> Callable[[Any], Any]:
-    """Make the decorated function an implementation, with this name, of an operation.
+    """Register the decorated function under a name, as an implementation of an operation.
 
     A "kernel" takes the same arguments as the operation's function, as arrays of this library. It
     returns the same, in most cases (value, pullback), or None for arguments that it does not

@@ -96,8 +96,8 @@ def sums_over_queries(weights: Array, a: Array, visible: Array | None, like: Arr
 
 
 def _folded(x: Array, like: Array) -> Array:
-    """(…, H, T, N) as (…, G, H/G · T, N): the query heads of one key head become one head with
-    more queries, so that grouped heads need no separate products."""
+    """(…, H, T, N) as (…, G, H/G · T, N), where G is the number of heads of `like`: the query heads
+    that share a key head become one head with more queries, so that one product computes them."""
     if x.shape[:-2] == like.shape[:-2]:
         return x
     heads = x.shape[-3]  # H

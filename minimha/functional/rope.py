@@ -13,7 +13,7 @@ from .implementations import accelerated
 
 
 class Llama3(NamedTuple):
-    """Slower angles for `rope`, with which Llama 3.1 reads texts longer than in its first training.
+    """Slower rotations by `rope`, for texts longer than those on which Llama 3.1 was first trained.
 
         θ ← θ · (g + (1 − g) / factor),  g = (n − low) / (high − low), limited to 0 … 1
 
