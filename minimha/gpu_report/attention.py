@@ -164,7 +164,8 @@ def by_torch(
 
 @contextlib.contextmanager
 def refusals_explained() -> Iterator[None]:
-    """Add PyTorch's warnings to its error "No available kernel": they say why a backend refused."""
+    """A context manager: a RuntimeError in the block, such as PyTorch's "No available kernel", gets
+    the warnings of the block added to its text. They say why a backend refused."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

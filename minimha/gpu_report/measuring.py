@@ -115,7 +115,8 @@ class AnotherRunsError(Exception):
 
 @contextlib.contextmanager
 def failure_noted(row: Row) -> Iterator[None]:
-    """If the block raises an error, write it in one line into the row, as "failed", and go on."""
+    """A context manager: an error that the block raises is written into the row, as "failed" and in
+    one line, and goes no further."""
     try:
         yield
     except Exception as error:

@@ -58,7 +58,7 @@ def kernels(sizes: Sizes) -> Iterator[Row]:
 
 
 def launched(step: Callable[[], Any], steps: int) -> list[Row]:
-    """The kernels that PyTorch's profiler sees during some steps, sorted by time.
+    """The kernels that PyTorch's profiler sees in `steps` calls of `step`, sorted by time.
 
     The profiler gets the kernels of the whole process from NVIDIA's CUPTI, no matter which library
     launches them. Raises ImportError without PyTorch, RuntimeError without CUDA or if the profiler
