@@ -15,7 +15,8 @@ for each entry of the inputs, and the checks have inputs with many more entries.
 
 def limited(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that does the same as `function`, but whose pullbacks may call it no more
-    than MOST times: the next call raises AssertionError.
+    than MOST times: the next call raises AssertionError. The count starts at 0 in each call of a
+    pullback.
 
     While a pullback runs, the global variable with the function's name contains a version of the
     function that counts its calls.

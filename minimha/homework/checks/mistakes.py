@@ -106,11 +106,13 @@ def text_of_mistake(
     mistakes: Iterable[Patch], solution: str, name: str, calls: list[Call],
     passes_earlier: Callable[[Callable[..., Any]], bool] = lambda function: True,
 ) -> str:  # fmt: skip
-    """Return the description of the first mistake with which the solution gives the recorded
-    results in all calls; "" if there is none.
+    """Return the description of the mistake that the student probably made: the first one with
+    which the solution gives, in all calls, the results of the student's function; "" if there is
+    none. After `mistakes`, np.dot in place of @ is tried.
 
-    The mistakes tried are those of the task, and np.dot in place of @.
-
+    mistakes        the common mistakes in the task
+    solution        the source of the solution, which defines a function called `name`
+    calls           the recorded calls of the student's function
     passes_earlier  says whether a function passes the checks before the failed one. This rules out
                     mistakes that have the same results in the failed check, but would have failed
                     an earlier one
@@ -147,8 +149,8 @@ def defined(code: str, name: str) -> Callable[..., Any]:
 
 
 def _repeats(function: Callable[..., Any], calls: list[Call], pulled: bool = True) -> bool:
-    """Whether a function returns or raises in each call what was recorded. If `pulled` is true, the
-    pullbacks that it returns must do so, too."""
+    """Whether a function returns or raises in each call what was recorded, and passes the same
+    arrays to `tap`. If `pulled` is true, the pullbacks that it returns must do so, too."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are not the student's
         return all(_repeats_one(function, call, pulled) for call in calls)
