@@ -30,25 +30,25 @@ the whole batch, and its gradient is only copied to all entries."""
 
 @contextlib.contextmanager
 def batch_invariant() -> Iterator[None]:
-    """Within the `with` block, the logits and gradients of a sequence have the same bits alone and
-    in any batch, for any number of threads. Its logits also have the same bits if a model with a
-    cache reads the sequence piece by piece.
+    """Within the `with` block, the logits and gradients of a sequence have the same bits whether it
+    is alone or in any batch, and with any number of threads. Its logits also have the same bits if
+    a model with a cache reads the sequence piece by piece.
 
         with mh.batch_invariant():
             logits = model(tokens)
 
-    Usually they do not: the order in which terms are added, and with it their rounding, depends on
-    the shapes of the arrays. Within the block, each entry of a linear map is one sum, from the
-    first term to the last. So is each entry of a parameter's gradient, over all positions of all
-    sequences in order. If a loss depends on only one sequence, the others add zeros to it, which
-    change at most the sign of a zero.
+    Outside such a block the bits may differ: the order in which terms are added, and with it their
+    rounding, depends on the shapes of the arrays. Within the block, each entry of the result of a
+    linear map is one sum, from the first term to the last. So is each entry of a parameter's
+    gradient, over all positions of all sequences in order. If a loss depends on only one sequence,
+    the others add zeros to this gradient, which change at most the sign of a zero.
 
     This holds on the CPU for NumPy arrays of float32, for a `GPT` without `logit_softcap` and for
-    what it is made of: linear maps, attention, rope, norms, gates, softmax, cross entropy,
-    embedding, dropout for a given draw, and operations that round each entry once, such as sums and
-    products of two arrays. If you call `backward` after the block, the gradients have the same
-    bits. A sum or mean over all axes is allowed, as a loss, but its value depends on the whole
-    batch.
+    the layers and operations in it: linear maps, attention, rope, norms, gates, softmax, cross
+    entropy, embedding, dropout that keeps the same entries, and operations that round each entry
+    once, such as sums and products of two arrays. If you call `backward` after the block, the
+    gradients have the same bits. A sum or mean over all axes is allowed, as a loss, but its value
+    depends on the whole batch.
 
     Not included are the gradient of an array that broadcasting has repeated, gradients through a
     cache, a cache that has evicted positions, and calls on plain arrays, such as `ops.exp(x)`.

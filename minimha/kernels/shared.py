@@ -20,7 +20,8 @@ def obstacle_to_fused(x: Arguments) -> str | None:
 
 
 def numbers(x: Arguments) -> tuple[float, float, float]:
-    """The scale, the softcap (0 for none) and 1 / (1 − dropout)."""
+    """The scale of a call's scores, their softcap (0 for none), and the factor 1 / (1 − dropout) of
+    the weights that dropout keeps (0 if dropout is 1)."""
     scale = 1 / math.sqrt(x.query.shape[-1]) if x.scale is None else x.scale
     return float(scale), float(x.softcap or 0), 0.0 if x.p == 1 else 1 / (1 - x.p)
 
@@ -39,7 +40,7 @@ def four_axes(x: Array) -> Array:
 
 def like_scores(x: Array, shape: tuple[int, ...]) -> Array:
     """x, which broadcasts to (…, H, T, S), as an array (B, H, T, S). Axes along which x is repeated
-    have stride 0, and x is copied only if several axes become B."""
+    have stride 0, and x is copied only if several batch axes are merged into one, B."""
     return four_axes(namespace(x).broadcast_to(x, shape))
 
 

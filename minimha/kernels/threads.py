@@ -15,11 +15,12 @@ _limit: ContextVar[int | None] = ContextVar("limit", default=None)
 
 
 def number() -> int:
-    """The number of threads that a call may use.
+    """The number of threads that a call of a kernel may use.
 
-    Inside `limit`, the number given there. Otherwise the first that is set of MINIMHA_NUM_THREADS,
-    NUMBA_NUM_THREADS and OMP_NUM_THREADS, read once; otherwise the CPUs available to this process.
-    Raises ValueError if MINIMHA_NUM_THREADS is not a positive integer.
+    Inside `limit`, the number given there. Otherwise that of an environment variable, which is read
+    once: MINIMHA_NUM_THREADS, else NUMBA_NUM_THREADS, else OMP_NUM_THREADS. If none is set, the
+    number of CPUs available to this process. Raises ValueError if MINIMHA_NUM_THREADS is not a
+    positive integer.
     """
     return _limit.get() or _default()
 
@@ -62,7 +63,7 @@ def _quota() -> int:
 
 @contextlib.contextmanager
 def limit(threads: int) -> Iterator[None]:
-    """Within the block, each call made from this thread uses this many threads."""
+    """Within the `with` block, a kernel that this Python thread calls may use this many threads."""
     if threads < 1:
         raise ValueError(f"limit({threads}): a call needs at least 1 thread")
     token = _limit.set(threads)

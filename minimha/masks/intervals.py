@@ -14,7 +14,8 @@ Interval = tuple[Array, Array]
 
 def around(seen: Array, s: int) -> tuple[Array, Array, bool]:
     """The interval from the first to the last True of the booleans `seen` (…, S), which say which
-    keys a query sees, and whether the interval is whole: whether it is known to contain no False.
+    keys a query sees, as start and stop (…,), and whether all of these intervals are whole: known
+    to contain no False.
 
     A last axis of length 1 stands for all S keys. Where no key is True, the interval is empty.
     """
@@ -31,8 +32,9 @@ def around(seen: Array, s: int) -> tuple[Array, Array, bool]:
 
 def equal(query: Array, key: Array) -> tuple[Array, Array, bool]:
     """For each number in `query` (…, T), such as the id of a document, the interval from the first
-    to the last number in `key` (…, S) that equals it, and whether the interval is whole: whether
-    all numbers in it are known to be equal. The interval is empty if there is no such number."""
+    to the last number in `key` (…, S) that equals it, as start and stop (…, T), and whether all of
+    these intervals are whole: known to contain no other number. The interval is empty if no number
+    in `key` equals that of the query."""
     xp, s = namespace(key), key.shape[-1]
     if 0 in key.shape or 0 in query.shape:
         none = xp.zeros(query.shape, dtype=xp.int64, device=key.device)
@@ -61,8 +63,8 @@ def intersection(one: Interval, other: Interval) -> Interval:
 
 
 def union(one: Interval, other: Interval) -> tuple[Array, Array, bool]:
-    """The smallest interval that contains two intervals, and whether it is whole: whether there is
-    no gap between the two."""
+    """The smallest interval that contains two intervals, and whether it is known that, for all
+    queries, there is no gap between the two."""
     xp = namespace(one[0])
     one = _unless_empty(one, other)
     other = _unless_empty(other, one)

@@ -21,10 +21,10 @@ from .mask import KeyIntervals, Mask, Scores
 def causal(*, offset: int | None = None, align: str | None = None) -> Mask:
     """Query i sees key j where j ≤ i + offset: it cannot see the future.
 
-    With T = S the offset is 0 unless given. Otherwise it must be given, by a cache or here, since
-    libraries disagree: offset=…, or align="top-left" (offset 0: both sequences start together) or
-    align="bottom-right" (S − T: they end together). Without it, raises a ValueError that names all
-    three.
+    With T = S the offset is 0 unless given. If T ≠ S, a cache gives it, or you do, since libraries
+    disagree: by offset=…, by align="top-left" (offset 0: both sequences start together) or by
+    align="bottom-right" (S − T: they end together). Without any of these, a ValueError that names
+    all three is raised when the scores' shape is known.
     """
     offset = checked("causal", offset, align)
     return Band("causal", left=None, right=0, offset=offset, align=align)
@@ -50,9 +50,10 @@ def sliding_window(
 def padding(lengths: Array | Sequence[int]) -> Mask:
     """Every query sees the first lengths[b] keys of its sequence b. lengths: integers (…), 0 to S.
 
-    Hides keys, never queries. Raises TypeError unless lengths are integers, ValueError where they
-    do not match the batch, are negative or, without the offset of `Mask.at`, exceed S. Lengths on
-    a device are not compared with these bounds, since the host would have to wait for them.
+    Hides keys, never queries. Raises TypeError unless lengths are integers, ValueError if their
+    shape is not that of the batch, or if one is negative or exceeds S. In decoding, after
+    `Mask.at`, they may exceed S, since more keys will come. Lengths on a device are not compared
+    with these bounds, since the host would have to wait for them.
     """
     lengths = _integers(
         lengths,
@@ -77,12 +78,12 @@ def keys(valid: Array) -> Mask:
 def documents(ids: Array | Sequence[int], key_ids: Array | Sequence[int] | None = None) -> Mask:
     """Query i sees key j if both are in the same one of several documents packed into a sequence.
 
-    ids      (…, S) integers, the document of each key. The queries are those at the same positions:
-             all if T = S, else ids[offset : offset + T] with the offset given to `Mask.at`
+    ids      (…, S) integers, the document of each key. Query i has the id of the key at its own
+             position: ids[i] if T = S, else ids[i + offset] with the offset given to `Mask.at`
     key_ids  for queries of another sequence: documents(query_ids, key_ids), (…, T) and (…, S)
 
-    Raises TypeError unless the ids are integers, ValueError where they do not fit the scores, or
-    T ≠ S and no offset is given.
+    Raises TypeError unless the ids are integers, ValueError if their shapes do not fit the scores,
+    or if T ≠ S and neither key_ids nor an offset is given.
     """
     return _Documents(ids, key_ids)
 
@@ -90,9 +91,9 @@ def documents(ids: Array | Sequence[int], key_ids: Array | Sequence[int] | None 
 def prefix(n: int | Array | Sequence[int]) -> Mask:
     """Every query sees the first n keys: causal() | prefix(n) is the mask of a prefix-LM.
 
-    n is one integer, or integers (…), one per sequence, at least 0; beyond S it means all keys.
-    Raises TypeError unless n is integers, ValueError if it does not match the batch or, on the
-    host, is negative.
+    n is one integer of at least 0, or an array (…) of them, one per sequence; an n above S means
+    all keys. Raises TypeError unless n is an integer or integers, ValueError if its shape is not
+    that of the batch or if it is on the host and negative.
     """
     n = _integers(n, "prefix: n is an integer, or integers, one per sequence")
     return _First("prefix", n, 0)
@@ -164,8 +165,9 @@ class Band(Mask):
         return KeyIntervals(start - keys.start, stop - keys.start, None)
 
     def at(self, offset: int) -> Mask:
-        """This band for queries that start at position `offset`. The result is a Band, too, so
-        kernels cache its intervals, and all layers of a model share them."""
+        """This band for queries that start at key position `offset`, or the band itself if it has
+        an offset or align of its own. The result is a Band, too, so kernels cache its intervals,
+        and all layers of a model share them."""
         offset = integer(offset, "at: offset", least=0)
         if self.offset is not None or self.align is not None:
             return self  # it has a place of its own
@@ -262,7 +264,8 @@ class _Documents(Mask):
         self.sizes = _sizes(batch, t, _length(self.key_ids))
 
     def _ids(self, scores: Scores) -> tuple[Array, Array]:
-        """The ids of the documents of those queries and keys that `scores` asks for."""
+        """The documents' ids of the wanted queries and of the wanted keys, `scores.queries_wanted`
+        and `scores.keys_wanted`."""
         t = scores.t
         s = scores.s
         key = _fitting(self, "the keys' ids", self.key_ids, "(…, S)", scores, s)
@@ -374,10 +377,10 @@ def _integers(x: Any, must: str, fix: str = "") -> Array:
 def _fitting(
     mask: Mask, name: str, x: Array, meaning: str, scores: Scores, *positions: int
 ) -> Array:
-    """Return x if its shape is (*batch, *positions), with the batch of the scores. positions is
-    (S,) for one entry per key, (T,) for one per query, or () for one per sequence. If the scores
-    have an offset, as in decoding, x may be longer, and is cut. Raises ValueError for another
-    shape.
+    """Return x if its shape is (*batch, *positions), with the batch of the scores; raise ValueError
+    otherwise. positions is (S,) if x has an entry for each key, (T,) for each query, or () for each
+    sequence. If the scores have an offset, as in decoding, the last axis of x may be longer than
+    positions say: the entries after the first S or T are left out.
 
     name, meaning  what the message calls x and its required shape
     """
@@ -400,8 +403,9 @@ def _length(x: Array) -> int:
 
 
 def _sizes(batch: tuple[int, ...], t: int, s: int) -> tuple[int, ...]:
-    """The `Mask.sizes` of a mask whose arrays fit scores (…, H, T, S) with this batch, T = t and
-    S = s. A t or s of 0 allows any T or S, and any H is allowed."""
+    """The value of the attribute `Mask.sizes`: the shape (…, H, T, S) that a mask requires of the
+    scores, with 0 for an axis of any length, such as H here. batch is that of the mask's own
+    arrays, () for any; t and s are T and S, or 0 for any."""
     if not batch:
         return t, s
     return *batch, 0, t, s

@@ -80,8 +80,9 @@ class KeyIntervals(NamedTuple):
 
     start, stop  int64, both broadcast to (…, H, T), with 0 ≤ start ≤ stop ≤ S. Where they are
                  equal, the query sees nothing
-    inside       None: the query sees every key of its interval. Otherwise a mask that says which,
-                 for the same shape and offset; its entries outside the interval do not matter
+    inside       None: the query sees every key of its interval. Otherwise a mask that says which
+                 of these keys it sees, for scores of the same shape and with the same offset; its
+                 entries outside the interval do not matter
     """
 
     start: Array
@@ -91,20 +92,22 @@ class KeyIntervals(NamedTuple):
 
 @extension_point
 def picture(mask: Mask) -> str | None:
-    """The picture of a mask for a notebook, as the text of an SVG file, or None without one. Masks
-    themselves cannot draw: this default returns None, until a package provides another function
-    for this extension point."""
+    """The picture of a mask that a notebook shows, as the text of an SVG file; None for no picture.
+
+    This default draws nothing and returns None. In this package, `pictures.masks.mask_svg` is
+    called in its place: see `minimha_autograd.extension`."""
     return None
 
 
 class Mask:
     """Which query may attend to which key. Combine masks with & | ~.
 
-    A subclass defines `_array`, and `_intervals` if it knows the intervals without the array. Both
-    are only for the queries and keys that are wanted, `scores.queries_wanted` and
-    `scores.keys_wanted`. Intervals count from the first wanted key, and should be the shortest. A
-    class that defines `_array` may not inherit the `_intervals` of another rule, since kernels
-    would see the wrong keys: this raises a TypeError.
+    A subclass defines `_array`, and also `_intervals` if it can tell without the array the interval
+    of each query: the range start ≤ j < stop of the keys that it sees, see `KeyIntervals`. Both
+    methods compute only what is wanted, for `scores.queries_wanted` and `scores.keys_wanted`.
+    Intervals count from the first wanted key, and should be as short as possible, since kernels
+    skip the other keys. A class that defines `_array` and inherits `_intervals` from another kind
+    of mask raises a TypeError, since kernels would see the wrong keys.
     """
 
     sizes: tuple[int, ...] = ()
@@ -136,9 +139,11 @@ class Mask:
     def blocks(
         self, shape: Sequence[int], block: tuple[int, int], *, like: Any = None
     ) -> tuple[Array, Array]:
-        """Which blocks of the scores are empty, and which are full.
+        """Which blocks of the scores are empty, with all pairs hidden, and which are full, with no
+        pair hidden.
 
         block    (queries, keys) in a block; the last blocks may be smaller
+        like     as in `array`
         returns  (empty, full), booleans (…, ⌈T/queries⌉, ⌈S/keys⌉) that broadcast over the heads
 
         The array (T, S) is not built as a whole, except for `dense` and for documents with ids on a
@@ -177,8 +182,8 @@ class Mask:
         """This mask for queries at the key positions offset … offset + T − 1, unless it has an
         offset or align of its own.
 
-        For decoding with a cache, where more keys will come: lengths, ids and valid keys may be
-        those of the whole sequence, and count up to S.
+        For decoding with a cache, where more keys will come: lengths may exceed S, and of ids and
+        valid keys for the whole sequence only the first S are used.
         """
         return _At(self, offset)
 

@@ -15,8 +15,9 @@ def resolve(mask: AnyMask, query: Array, key: Array) -> Array | None:
     """The boolean array of a mask or of a bare array, for these shapes; None for no mask.
 
     query (…, H, T, D), key (…, G, S, D); the array broadcasts to (…, H, T, S). A bare array is
-    read as `dense`. One that could be (B, S) raises a ValueError, since it would silently broadcast
-    over queries instead of the batch; so does one that could be (B, T, S) or (H, T, S), if B > 1.
+    read as `dense`. One of shape (B, S) raises a ValueError, even if it is meant as (T, S) with
+    T = B: otherwise it would silently broadcast over queries instead of the batch. So does one of
+    shape (B, T, S) with B = H > 1, which could also be (H, T, S).
     """
     if mask is None:
         return None
@@ -25,7 +26,8 @@ def resolve(mask: AnyMask, query: Array, key: Array) -> Array | None:
 
 
 def key_intervals(mask: AnyMask, query: Array, key: Array) -> KeyIntervals | None:
-    """Where the keys that each query sees begin and end; None for no mask.
+    """The interval start ≤ j < stop of the keys j that each query sees, and the mask `inside` that
+    says which of them: see `KeyIntervals`. None for no mask.
 
     Attention in blocks skips the keys that no query of a block sees. It needs an array only if
     `inside` is a mask: then `inside.array(…, queries=…)` builds the rows of a block. The intervals
@@ -34,9 +36,9 @@ def key_intervals(mask: AnyMask, query: Array, key: Array) -> KeyIntervals | Non
 
     `inside` is None for causal, sliding_window, padding and prefix, and for keys, documents and
     dense if each query sees one run of keys; for a & b of such masks; and for a | b if the
-    intervals of each query meet, as in causal() | prefix(n). For queries on a device, it
-    is None only for the first four, for documents with ids on the host and for a & b of these,
-    since finding out would make the host wait.
+    intervals of each query meet, as in causal() | prefix(n). For queries on a device, where the
+    host would have to wait to find out more, it is None only for the first four, for documents with
+    ids on the host if each query sees one run of keys, and for a & b of these.
     """
     if mask is None:
         return None
@@ -59,8 +61,9 @@ def empty_rows(mask: Mask | Array, shape: Sequence[int], *, like: Any = None) ->
 
 
 def typed(mask: Mask | Array, scores: Sequence[int]) -> Mask:
-    """Return a typed mask unchanged, and a bare boolean array as a `dense` mask. Raises ValueError
-    for arrays that could be meant otherwise, such as (B, S), as `resolve` does."""
+    """Return a `Mask` unchanged, and a bare boolean array as a `dense` mask. scores is the shape
+    (…, H, T, S) of the scores. Raises ValueError for an array of a shape with two readings, such
+    as (B, S), as `resolve` does."""
     if isinstance(mask, Mask):
         return mask
     array = boolean(mask, "mask")

@@ -31,11 +31,12 @@ class KeyValueCache:
              copying
 
     One cache serves one layer and one run through a sequence. `len(cache)` is the number of
-    positions so far; `evicted` of them, those after the sinks, are no longer held. Between two
-    calls, at most window − 1 + sinks + 2 · reserve are held. For rope, alibi and masks, they keep
-    their positions in the whole sequence. Within `no_grad`, new keys are written to memory
-    reserved for them, so that on average appending costs the same however many there are. Outside
-    it, gradients flow through the cache, and each step copies all keys.
+    positions so far; as many of them as `evicted` says, the first after the sinks, are no longer
+    held. With a window, the cache holds at most window − 1 + sinks + 2 · reserve positions between
+    two calls. For rope, alibi and masks, the keys keep their positions in the whole sequence.
+    Within `no_grad`, new keys and values are written to memory reserved for them, so that on
+    average appending costs the same however many there are. Outside it, gradients flow through the
+    cache, and each step copies all keys and values.
     Source of the sinks: Xiao et al., "Efficient Streaming Language Models with Attention Sinks"
     (2023), which counts positions within the cache instead.
     """
@@ -101,8 +102,13 @@ class KeyValueCache:
         return keys, values
 
     def mask(self, mask: AnyMask, queries: Sequence[int]) -> AnyMask:
-        """A mask of the whole sequence, cut for new queries of this shape (…, H, T, D) and for the
-        keys that `joined` returns."""
+        """The mask for attention between new queries and the keys that `joined` returns; None if
+        there is neither a mask nor a window.
+
+        mask     that of the call, for the whole sequence; with a window, the result also hides what
+                 the window hides, and leaves out the columns of evicted keys
+        queries  the shape (…, H, T, D) of the new queries, the last positions of the sequence
+        """
         past = len(self)
         if self.near is not None:
             length = past + queries[-2]
@@ -120,7 +126,8 @@ class KeyValueCache:
         return mask
 
     def _without_evicted(self, mask: Mask, whole: Sequence[int]) -> Mask:
-        """A mask for scores of the shape `whole`, without the columns of evicted keys."""
+        """Leave out the columns of evicted keys. The given mask is for scores of the shape `whole`,
+        (…, H, T, S), where S counts all positions."""
         every_query = slice(None)
         columns = []
         for held in self._held:
@@ -130,8 +137,8 @@ class KeyValueCache:
         return dense(xp.concat(columns, axis=-1))  # (…, T, keys held)
 
     def held(self, x: Any) -> Any:
-        """The entries of x (…, S) for the keys held, where S counts all positions. None, and a last
-        axis of length 1, which is for all keys, are left as they are."""
+        """The entries of x (…, S) for the keys held, where S counts all positions. An x whose last
+        axis has length 1, one entry for all keys, is returned as it is; so is None."""
         if x is None or not self.evicted:
             return x
         if x.shape[-1] == 1:
@@ -192,8 +199,8 @@ class KeyValueCache:
             self.values = self._rewound("values", self.values, n)
 
     def _rewound(self, name: str, held: Any, n: int) -> Any:
-        """The keys or values held, (…, G, S, D), without the last n positions. Positions appended
-        later overwrite the memory of these n."""
+        """The keys or values held, (…, G, S, D), without the last n positions: name is "keys" or
+        "values". Positions appended later overwrite these n if all are in reserved memory."""
         end = held.shape[-2] - n
         kept = held[..., :end, :]  # (…, G, S − n, D)
         reserved = self._reserved.get(name)
@@ -210,8 +217,8 @@ class KeyValueCache:
         return first, recent
 
     def _appended(self, name: str, old: Any, new: Any) -> Any:
-        """The arrays old (…, G, S, D) and new (…, G, T, D), joined along the axis of the
-        positions."""
+        """The arrays old (…, G, S, D) and new (…, G, T, D), joined along the axis of the positions:
+        within `no_grad` in memory that is reserved for name, "keys" or "values"."""
         # Outside no_grad, a pullback may have saved what would be overwritten after a rewind.
         if not modes.get().no_grad:
             return ops.concat(old, new, axis=-2)
@@ -240,8 +247,9 @@ class KeyValueCache:
 class Reserved(NamedTuple):
     """Memory for more positions than there are so far, and the part of it in use.
 
-    The memory is used only as long as the cache still holds this part. If, for example, keys were
-    appended outside `no_grad`, the cache holds another array, and reserves new memory.
+    A cache appends to the memory only while it still holds the array `used`. If, for example, keys
+    were appended outside `no_grad`, it holds another array, and reserves new memory for the next
+    ones within `no_grad`.
     """
 
     memory: Array  # (…, G, more than S, D)

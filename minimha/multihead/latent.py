@@ -209,7 +209,7 @@ class LatentAttention(Module):
 
 
 def _by_head(w: Any, num_heads: int) -> Any:
-    """Cut w, in which the matrices of all heads stand side by side, into a matrix for each head,
-    without copying entries."""
+    """Cut w (C, H·D), in which the matrices of all heads stand side by side, into a matrix for each
+    head, (H, C, D), without copying entries."""
     w = ops.reshape(w, shape=(w.shape[0], num_heads, -1))  # (C, H, D)
     return ops.permute_dims(w, axes=(1, 0, 2))  # (H, C, D)

@@ -52,7 +52,7 @@ class MultiHeadAttention(WithProjections):
     rope          `positions.Rope(…)`: Q and K are then rotated by their positions
     alibi         whether scores decrease with distance, by `positions.alibi`: self-attention only
     qk_norm       whether Q and K are normalised in each head by `rms_norm`, with learned weights;
-                  `QKNorm(…)` is for all heads together, or with another eps
+                  instead of True, `QKNorm(…)` can normalise all heads together, or change eps
     scale         of the scores, 1/√D unless given
     softcap       limits the scores to softcap · tanh(scores / softcap). The predictions of a `GPT`
                   can be limited in the same way, by its logit_softcap
@@ -62,9 +62,10 @@ class MultiHeadAttention(WithProjections):
 
     `projections` holds the weights and biases of Q, K and V: in the stacked form w_q, w_k, w_v,
     b_q, b_k, b_v. They are also attributes of the layer, like w_o, b_o, sink, norm_q and norm_k.
-    `attend` computes attention and `project_out` the output from its heads. A subclass may override
-    them. Both are extension points of each layer: `mh.parallel` provides other functions for a
-    layer that several ranks share.
+    The attribute `attend` is the function that computes attention, and `project_out` the one that
+    computes the output from the results of all heads. A subclass may override them. Both are
+    extension points of each layer: `mh.parallel` provides other functions for a layer that several
+    ranks share.
     Raises ValueError for sizes that do not match, and for settings that the form cannot represent.
     Source: Vaswani et al. (2017), section 3.2.2; grouped heads: Ainslie et al., "GQA" (2023);
     qk_norm: Henry et al., "Query-Key Normalization for Transformers" (2020), with the root mean
@@ -272,8 +273,9 @@ class MultiHeadAttention(WithProjections):
     def _with_alibi(
         self, bias: Any, q: Any, k: Any, v: Any, past: int, cache: KeyValueCache | None
     ) -> Any:
-        """The bias of alibi (H, T, S) for queries that follow `past` positions, without the evicted
-        keys of the cache, plus `bias` if it is not None."""
+        """The bias of alibi (H, T, S) for queries q that follow `past` positions, without the keys
+        that the cache has evicted, plus `bias` if it is not None. k and v include the keys and
+        values from the cache."""
         length = k.shape[-2]
         if cache is not None:
             length = past + q.shape[-2]  # also counts the evicted positions
@@ -307,8 +309,8 @@ class MultiHeadAttention(WithProjections):
             self.norm_k = constant(width_k, first, dtype)  # (D,), or (G·D,)
 
     def _check_cache(self, cache: KeyValueCache | None, query: Any, key: Any) -> int:
-        """The number of positions in the cache, 0 without one. Raises ValueError for a key together
-        with a cache, and for a key other than the query together with alibi."""
+        """The number of positions in the cache, 0 without one. Raises ValueError if a key is given
+        together with a cache, or if the layer has alibi and the key is not the query itself."""
         if cache is not None and key is not None:
             raise ValueError("a cache is for self-attention: pass only the query")
         past = positions_in(cache)

@@ -89,7 +89,8 @@ class Learned(Embedding):
 
 
 class Rope(NamedTuple):
-    """The settings of rotary positions. A call with queries or keys rotates these by `rope`."""
+    """The settings of rotary positions: arguments of `functional.rope`. A call with queries or keys
+    rotates them."""
 
     base: float = 10000.0
     width: int | None = None
@@ -102,10 +103,12 @@ class Rope(NamedTuple):
 
 
 def alibi_slopes(num_heads: int) -> Array:
-    """The slope of each head's bias, as a function of distance: (H,) in float64, on the host.
+    """The slope of each head, by which its bias decreases with each step of distance: (H,) in
+    float64, on the host.
 
-    For H a power of two, 2^(−8/H), 2^(−16/H), …, 2^(−8). Otherwise those of the next smaller power
-    of two, followed by the first, third, fifth … of those of twice that power.
+    For H a power of two, the slopes are 2^(−8/H), 2^(−16/H), …, 2^(−8). Otherwise they are those
+    for P heads, with P the largest power of two below H, followed by the first H − P of the 1st,
+    3rd, 5th … of those for 2P heads.
     Raises ValueError for fewer than one head.
     Source: Press, Smith and Lewis, "Train Short, Test Long" (2022), section 3 and its code.
     """

@@ -10,8 +10,8 @@ from ..functional import rms_norm
 
 
 class QKNorm(NamedTuple):
-    """The settings of the norm of queries and keys. A call with Q or K and the weight of its norm
-    returns Q or K normalised by `rms_norm`.
+    """The settings of the norm of queries and keys. A call with Q and the weight of its norm
+    returns Q normalised by `rms_norm`; so does a call with K and its weight.
 
     all_heads  whether the numbers of all heads at one position, H·D of queries and G·D of keys, are
                normalised together, as in OLMo 2; otherwise the D numbers of each head, as in Qwen3
@@ -29,7 +29,8 @@ class QKNorm(NamedTuple):
         return num_heads * head_dim if self.all_heads else head_dim
 
     def __call__(self, x: Any, weight: Any) -> Any:
-        """Normalise the queries or keys x (…, H, T, D). The shape does not change."""
+        """Normalise the queries or keys x (…, H, T, D), with a learned weight of length `width`,
+        (D,) or (H·D,). The shape does not change."""
         if self.plus_one:
             weight = 1 + weight
         if not self.all_heads:

@@ -22,8 +22,8 @@ class Module:
     The name of a parameter is the path to it: "blocks.0.attention.w_q". A parameter with several
     paths, such as a tied weight, counts once, under the first of its names.
 
-    unnamed  attributes that are left out of the names: their parameters are named like the module's
-             own
+    unnamed  attributes whose own names are left out: with ("projections",) a parameter is called
+             "w_q", not "projections.w_q"
     """
 
     unnamed: tuple[str, ...] = ()

@@ -25,7 +25,8 @@ class Optimiser:
 
     parameters  Tensors that require a gradient; or groups, dictionaries with such Tensors as
                 "params" and settings of their own: {"params": biases, "weight_decay": 0.0}
-    lr          learning rate, which may be changed between steps; a group with its own keeps it
+    lr          learning rate, an attribute that may be changed between steps; a group with an "lr"
+                of its own uses that instead
 
     A step skips parameters whose .grad is None. A tied parameter is updated once.
 
@@ -69,7 +70,8 @@ class Optimiser:
         state: State,
         settings: Mapping[str, Any],
     ) -> Array:
-        """The next value of a parameter p with gradient g. Changes the state, but not p."""
+        """The next value of a parameter p with gradient g. Changes the state, but not p. settings
+        are those for p, such as "lr"."""
         raise NotImplementedError
 
     def _update_all(
@@ -239,8 +241,8 @@ memory for their old values, which are freed only after the update."""
 
 
 def _in_steps(params: list[Tensor]) -> list[list[Tensor]]:
-    """Divide the parameters into lists, each of which is updated at once: a single list for CuPy,
-    otherwise lists of at most `_TOGETHER` entries, unless one parameter alone has more."""
+    """Divide the parameters into lists. Those of a list are updated together: all in a single list
+    for CuPy, otherwise at most `_TOGETHER` entries, unless one parameter alone has more."""
     # On a GPU, few kernels update all parameters at once.
     if params and backend.on_cupy(params[0].data):
         return [params]
@@ -357,7 +359,8 @@ class Adam(Optimiser):
         states: list[State],
         settings: Mapping[str, Any],
     ) -> list[Array]:
-        """The next values of parameters; AdamW overrides this alone."""
+        """The next values of parameters. `AdamW` overrides this method, to decay in another way,
+        and inherits all others."""
         # The decay is the gradient of ½ weight_decay · Σ p², and part of g.
         if settings["weight_decay"]:
             gs = [g + settings["weight_decay"] * p for p, g in zip(ps, gs, strict=True)]
@@ -573,8 +576,8 @@ def _keep_freed_memory() -> None:
     """Make glibc keep up to 64 MB of the memory that a training step frees for the next step.
 
     Otherwise glibc returns large blocks to the system and gets them back page by page, which takes
-    a fifth of the time of a small GPT's step. The limit of the free memory that it keeps is twice
-    the size of the largest block of at most 32 MiB that has been freed. So a block of almost 32 MiB
-    is allocated here and freed; nothing is written to it, so the system need not provide it.
+    a fifth of the time of a small GPT's step. It keeps free memory up to a limit: twice the size of
+    the largest block of at most 32 MiB that has been freed. So this function allocates a block of
+    almost 32 MiB and frees it. Nothing is written to the block, so the system need not provide it.
     """
     bytes(2**25 - 2**16)  # a little less than 32 MiB, with its header

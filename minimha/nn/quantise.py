@@ -17,9 +17,9 @@ def quantise(module: M) -> M:
     """Replace the matrices of a trained module by `functional.Quantised`, in place, for inference.
 
     Each column of a linear map gets its own scale, and so does each row of a table of embeddings,
-    which may also be the last linear map. Large matrices then take little more than a quarter of
-    the memory of float32. The matrices are then constants, no longer parameters: they cannot be
-    trained or saved. Biases and the weights of norms become float32 if they have 16 bits.
+    even if the model also uses this table as its last linear map. Large matrices then take little
+    more than a quarter of the memory of float32. They are constants, no longer parameters: they
+    cannot be trained or saved. Biases and the weights of norms become float32 if they have 16 bits.
 
     Lists of matrices, as in the per-head form, stay as they are, and so does W^QK of the bilinear
     form. A layer in the bilinear form with biases raises TypeError when it is called; so does the

@@ -29,7 +29,8 @@ from minimha_autograd.backend import Array, namespace
 
 
 def parts(length: int, size: int) -> list[slice]:
-    """Each rank's part of an axis: lengths differ by at most one, and longer parts come first."""
+    """Divide an axis of this length among `size` ranks: the slice of each rank. The lengths of the
+    slices differ by at most one, and longer ones come first."""
     least, longer = divmod(length, size)
     lengths = [least + (rank < longer) for rank in range(size)]
     return in_turn(lengths)
@@ -49,15 +50,17 @@ def all_reduce(
 ) -> tuple[Array, Pullback]:
     """y = Σ x over all ranks, on every rank.   dx = Σ dy over all ranks.
 
-    x has the same shape on every rank. Each rank sums one part and gathers the other sums: it sends
-    2 (1 − 1/size) of the array, if size divides the number of entries.
+    x has the same shape on every rank. Each rank adds up one part of all arrays, then gets the sums
+    of the other parts from the other ranks. In total, a rank sends 2 (1 − 1/size) times as many
+    entries as x has, if size divides their number.
     """
     xp = namespace(x)
     shape = x.shape
     what = f"all_reduce of {_kind(x)}"
 
     def sum_of_part(x: Array, what: str) -> Array:
-        """This rank's part of the flattened sum over all ranks, as reduce_scatter computes it."""
+        """This rank's part of the flattened sum over all ranks, as reduce_scatter computes it.
+        `what` names the call in messages, here and below."""
         flat = xp.reshape(x, (-1,))  # (n,)
         places = parts(flat.shape[0], comm.size)
         pieces = _cut(flat, 0, places)  # (m_0,), (m_1,), …
@@ -93,7 +96,7 @@ def all_gather(
 ) -> tuple[Array, Pullback]:
     """y = the arrays x of rank 0, 1, …, joined along an axis.   dx = this rank's part of Σ dy.
 
-    Along the axis, the arrays may have different lengths.
+    Along the axis, the arrays may have different lengths. Σ dy is the sum over all ranks.
     """
     xp = namespace(x)
     axis = _axis(x, axis)
@@ -153,10 +156,11 @@ def all_to_all(
     split_axis: int,
     concat_axis: int,
 ) -> tuple[Array, Pullback]:
-    """y = this rank's part of the x of rank 0, 1, …, joined along concat_axis.
+    """y = the parts for this rank of the x of rank 0, 1, …, joined along concat_axis.
 
-    x is split along split_axis by `parts`; along concat_axis, the arrays may have different
-    lengths. dx = all_to_all of dy with the axes swapped: each part goes back where it came from.
+    Each rank's x is split along split_axis by `parts`, into a part for each rank; along
+    concat_axis, the arrays may have different lengths. dx = all_to_all of dy with the axes swapped:
+    each part goes back where it came from.
     """
     xp = namespace(x)
     split = _axis(x, split_axis)
@@ -189,7 +193,7 @@ def broadcast(
     comm: Any,
     root: int = 0,
 ) -> tuple[Array, Pullback]:
-    """y = the x of the root, on every rank.   dx = Σ dy over all ranks on the root, 0 elsewhere.
+    """y = the x of the root, on every rank.   On the root dx = Σ dy over all ranks, elsewhere 0.
 
     x has the same shape on every rank; only the root's entries matter.
     """

@@ -22,7 +22,7 @@ class CommunicationError(RuntimeError):
 
 @dataclass(frozen=True)
 class Sent:
-    """How much a rank sends. Supports a + b, and a * n for sending it n times."""
+    """How many bytes and messages a rank sends. Supports a + b, and a * n for sending a n times."""
 
     bytes: int = 0
     messages: int = 0
@@ -53,12 +53,12 @@ class Communicator:
     step     the training step, if the program counts steps; all ranks must be at the same one
     sent     the bytes and messages sent by this rank so far
 
-    Every rank must call the same collectives in the same order, and backward() if any rank does.
-    Each message of a collective names the call that it belongs to. If two ranks that exchange
+    Every rank must call the same collectives in the same order. If one rank calls backward(), all
+    must. Each message of a collective names the call that it belongs to. If two ranks that exchange
     arrays are at different calls, one gets a CommunicationError that says where both are, instead
     of wrong numbers.
 
-    A transport is a subclass with `_post` and `_take`.
+    A transport, such as MPI, is a subclass that defines `_post` and `_take`.
     """
 
     def __init__(self, rank: int, size: int, timeout: float = TIMEOUT) -> None:
@@ -112,8 +112,8 @@ class Communicator:
         return collectives.broadcast(x, comm=self, root=self._checked(root))
 
     def agree(self, what: str) -> None:
-        """Wait until all ranks call this method. Raises CommunicationError if they pass different
-        texts."""
+        """Wait until all ranks call this method. Raises CommunicationError if the texts `what` that
+        they pass differ."""
         collectives.exchanged(self, what, [backend.full((0,), 0, dtype="bool")] * self.size)
 
     def fail(self, reason: str, code: int = 1) -> int:
@@ -127,7 +127,8 @@ class Communicator:
     ) -> Iterator[Array]:
         """Exchange arrays in one call that all ranks make: send parts[r] to each other rank r in
         parts, and yield one array from each rank in sources, in this order. If this rank is among
-        them, its own part is yielded without being sent. `what` names the call in messages."""
+        the sources, it yields its own part without sending it. `what` names the call in messages.
+        """
         self._calls += 1
         step = "" if self.step is None else f"step {self.step}, "
         text = f"{step}call {self._calls}: {what}"
@@ -157,12 +158,12 @@ class Communicator:
         return rank
 
     def _post(self, text: str, x: Array, to: int) -> None:
-        """Send a text and an array, without waiting."""
+        """Send to rank `to` a text, which names the call, and an array x, without waiting."""
         raise NotImplementedError
 
     def _take(self, text: str, source: int) -> tuple[str, Array]:
-        """Receive the next text and array from a rank. If nothing arrives within the timeout,
-        raises a CommunicationError which says that this rank waits for `text`."""
+        """Receive the next text and array from rank `source`. If nothing arrives within the
+        timeout, raises a CommunicationError which says that this rank waits at `text`, its call."""
         raise NotImplementedError
 
     def _finish_sending(self) -> None:
@@ -174,5 +175,5 @@ _SEND = "send and recv"
 
 
 def nbytes(x: Array) -> int:
-    """The bytes of the entries of an array."""
+    """The number of bytes that the entries of an array take."""
     return int(x.nbytes if hasattr(x, "nbytes") else backend.to_numpy(x).nbytes)

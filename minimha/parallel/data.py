@@ -41,12 +41,14 @@ class Buckets:
         buckets.gather()                                  # gets the other parts from other ranks
 
     comm    this rank's communicator
-    groups  of parameters, as for an `Optimiser`
-    split   parameters of which ranks hold different parts: they need no bucket
+    groups  groups of parameters, as for an `Optimiser`
+    split   parameters in these groups of which each rank holds a different part: they need no
+            bucket
 
     In the attribute `groups`, this rank's parts of the buckets, the shards, take the place of the
-    parameters. Every `Optimiser` here updates each entry independently of the others, so it can
-    update a shard like a parameter. The gradients travel after backward(), one bucket at a time.
+    parameters in buckets. Every optimiser of minimha updates each entry independently of the
+    others, so it can update a shard like a parameter. The gradients travel after backward(),
+    one bucket at a time.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Buckets:
             bucket.gather()
 
     def take(self) -> None:
-        """Copy this rank's part of every bucket from the parameters."""
+        """Copy this rank's part of every bucket from the parameters, after these have been set."""
         for bucket in self._buckets:
             bucket.shard.data = bucket.part(bucket.flat(p.data for p in bucket.parameters))
 
@@ -145,7 +147,7 @@ class Bucket:
         return backend.copy(flat[parts(flat.shape[0], self.comm.size)[self.comm.rank]])
 
     def whole(self, shard: Array) -> Array:
-        """The flat array, collected from all ranks; this rank passes its own part."""
+        """The whole flat array, collected from all ranks, each of which passes its shard."""
         return self.comm.all_gather(shard)
 
     def reduce(self) -> None:
@@ -160,7 +162,8 @@ class Bucket:
 
 
 def _chunks(items: Sequence[tuple[int, Tensor]]) -> Iterable[list[tuple[int, Tensor]]]:
-    """Divide the parameters, in order, into groups of about the size of a bucket."""
+    """Divide the numbered parameters, in order, into those of each bucket: at most BUCKET bytes,
+    unless a single parameter is larger."""
     chunk: list[tuple[int, Tensor]] = []
     size = 0
     for k, p in items:

@@ -61,9 +61,9 @@ class HeadParallel(Way):
 
 
 def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
-    """Keep this rank's heads of an attention layer, in place.
+    """Keep only this rank's heads of an attention layer, in place.
 
-    Query heads go with the key head that they share. Called with the same inputs on every rank, the
+    Query heads stay with the key head that they share. Called with the same inputs on every rank, the
     layer then returns the whole output on every rank.
 
     Raises ValueError if there are more ranks than key heads, and for a layer that is not in the

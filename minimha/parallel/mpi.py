@@ -36,12 +36,12 @@ def world(timeout: float = TIMEOUT) -> Communicator:
 
         comm = mh.parallel.world()    # in a program started by mpiexec -n 4 python program.py
 
-    From now on, an uncaught exception on one rank ends all ranks, and a rank that reaches the end
-    of the program waits there for the others. The ranks of a machine divide its CPUs among them,
-    unless the environment sets the number of threads, for example OMP_NUM_THREADS=1.
+    After this call, an uncaught exception on one rank ends all ranks, and a rank that reaches the
+    end of the program waits there for the others. The ranks of a machine divide its CPUs among
+    them, unless the environment sets the number of threads, for example OMP_NUM_THREADS=1.
 
-    Raises RuntimeError if mpiexec started the program and mpi4py is missing, or belongs to another
-    MPI than mpiexec.
+    Raises RuntimeError if mpiexec started the program and mpi4py is missing, or uses another
+    installation of MPI than mpiexec does.
     """
     if not any(name in os.environ for name in _STARTED):
         return Communicator(0, 1, timeout)
@@ -69,8 +69,9 @@ def _started() -> _MPICommunicator:
 
 
 class _MPICommunicator(Communicator):
-    """A rank that is a process: each message is a header and the entries of an array, which MPI
-    reads from the memory of one array and writes to that of another."""
+    """A rank that is a process of its own. A message has two parts: a header with a text, a dtype
+    and a shape, and the entries of an array, which MPI reads from the sender's array and writes
+    into the receiver's."""
 
     def __init__(self, ranks: Any) -> None:
         from mpi4py import MPI
@@ -103,8 +104,9 @@ class _MPICommunicator(Communicator):
         self.fail("".join(traceback.format_exception(error)).rstrip())
 
     def _end(self) -> None:
-        """Tell the other ranks that this one has ended, and wait for them to end. Without this,
-        MPI_Finalize waits, which keeps a core busy."""
+        """Tell the other ranks that this one has ended, and wait for them to end. Otherwise
+        MPI_Finalize would wait for them, and keep a core busy meanwhile. Calls `fail` if a message
+        to this rank was never received."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         self._sending += [(rank, "", [self._ranks.Isend(b"", rank, _END)]) for rank in others]
         for rank in others:
@@ -139,7 +141,9 @@ class _MPICommunicator(Communicator):
 
     def _wait(self, ready: Callable[[], Any], other: int, waiting: str) -> Any:
         """Call ready() until its result is true, and return the result. Sleeps between the calls,
-        longer and longer, because there may be more ranks than cores."""
+        longer and longer, because there may be more ranks than cores. Raises CommunicationError if
+        rank `other` ends first, or after the timeout; its message begins with `waiting`, a sentence
+        that says what this rank waits for."""
         deadline, pause = time.monotonic() + self.timeout, 1e-5
         while True:
             ended = self._ranks.Iprobe(other, _END)  # asked first: then all it sent has arrived
@@ -154,8 +158,8 @@ class _MPICommunicator(Communicator):
 
 
 def _arrived(ranks: Any, source: int) -> tuple[str, Array] | None:
-    """If the next message from a rank has arrived, its text and an array to receive its entries,
-    not yet filled; otherwise None."""
+    """If the header of the next message from rank `source` has arrived, its text and an array, not
+    yet filled, to receive its entries; otherwise None. ranks is a communicator of mpi4py."""
     from mpi4py import MPI
 
     status = MPI.Status()
