@@ -63,8 +63,8 @@ class HeadParallel(Way):
 def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
     """Keep only this rank's heads of an attention layer, in place.
 
-    Query heads stay with the key head that they share. Called with the same inputs on every rank, the
-    layer then returns the whole output on every rank.
+    Query heads stay with the key head that they share. Called with the same inputs on every rank,
+    the layer then returns the whole output on every rank.
 
     Raises ValueError if there are more ranks than key heads, and for a layer that is not in the
     stacked form, or that has alibi or a `QKNorm` over all heads.
