@@ -45,6 +45,7 @@ def ring_attention(
 ) -> Any:
     """`scaled_dot_product_attention` of a sequence whose positions are divided among the ranks.
 
+    comm     this rank's communicator
     query    (…, H, T_r, D), this rank's `part` of the queries
     key      (…, G, S_r, D), this rank's part of the keys; value (…, G, S_r, Dv)
     mask     refers to positions in the whole sequence: T is the sum of all T_r, S of all S_r

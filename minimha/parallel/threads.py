@@ -28,7 +28,8 @@ def run(
     Returns the results in the order of ranks. If a rank raises an error, the ranks that wait for it
     stop, and `run` raises this error with a note that names the rank. If several ranks raise errors
     of their own, `run` raises that of the lowest rank. Raises CommunicationError if the ranks
-    disagree about what to do next, if all wait for each other, or if a message is left unread.
+    disagree about what to do next, if all wait for each other, if a rank waits for a message for
+    more than `timeout` seconds, or if a message is left unread.
 
     The results and the error do not depend on which thread runs first.
     """

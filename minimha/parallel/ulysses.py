@@ -30,6 +30,7 @@ def ulysses_attention(
 ) -> Any:
     """`scaled_dot_product_attention` of a sequence whose positions are divided among the ranks.
 
+    comm   this rank's communicator
     query  (…, H, T_r, D), the queries at the positions that `parts` gives this rank
     key    (…, G, S_r, D), the keys at these positions; value (…, G, S_r, Dv)
     mask   refers to positions in the whole sequence

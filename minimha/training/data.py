@@ -156,8 +156,8 @@ def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
 def bigram_loss(parts: Split, vocabulary: int) -> float:
     """Cross entropy, in nats, of a bigram table on the validation tokens.
 
-    p(b | a) = (count(a, b) + 0.1) / (count(a) + 0.1 · V), where V is the vocabulary, is the
-    probability that token b follows token a. The counts are those of the training tokens.
+    p(b | a) = (count(a, b) + 0.1) / (count(a) + 0.1 · V), with V different tokens, is the
+    probability that token b follows token a; the counts are those of the training tokens.
     A baseline for models that see more than the last character.
     """
     p = np.full((vocabulary, vocabulary), 0.1)

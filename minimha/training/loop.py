@@ -41,6 +41,7 @@ class Training:
     batch         B, the number of windows in a step
     lr, min_lr    the largest learning rate, and the one towards which it falls, lr/10 by default
     warmup        number of steps in which the learning rate rises, by default a tenth of all steps
+    betas         the decay rates of the running means in `AdamW`
     weight_decay  for parameters with two or more axes, see `decay_groups`
     clip          the largest norm of the gradient, see `clip_gradients`
     seed          seed of all random numbers: step k draws its windows and its dropout from a

@@ -111,7 +111,7 @@ def train(
     lr: float = 7e-3,
     rng: np.random.Generator | int = 0,
 ) -> Iterator[float]:
-    """Train with AdamW on random batches of the pairs, and yield the loss of each step.
+    """Train with AdamW on random batches of `batch` pairs each, and yield the loss of each step.
 
     The learning rate rises to lr over 100 steps, or a fifth of all steps if that is less, then
     falls along a cosine towards 0.

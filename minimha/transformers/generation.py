@@ -21,6 +21,10 @@ class Reader:
 
     When the context is full, the reader drops the older half of it, and the model continues with
     the newer half as if the sequence began there.
+
+    cache    whether to keep the keys and values of earlier tokens; without, each call computes them
+             all again
+    reserve  that of `KeyValueCache`: how many tokens `rewind` can take back under a window
     """
 
     def __init__(
