@@ -383,7 +383,7 @@ def backward(
     dkey = empty_laid_out_like(x.key, x.key.shape[-1])
     dvalue = empty_laid_out_like(x.value, x.value.shape[-1])
     delta = _empty(x, lse.shape, wide=True)
-    spoils = _empty(x, lse.shape, wide=True)
+    nan_rows = _empty(x, lse.shape, wide=True)
     dlse_of_rows = _empty(x, (1, 1, 1), wide=True)
     if dlse is not None:
         dlse_of_rows = xp.astype(xp.reshape(dlse, lse.shape), lse.dtype)
@@ -394,14 +394,14 @@ def backward(
     tile = x.tile("backward_query")
     launch(
         stream, (-(-t // tile.M), h, b), kernels.backward_query,
-        (*x.arrays, out, lse, dout, dlse_of_rows, delta, spoils, dquery, dbias,
+        (*x.arrays, out, lse, dout, dlse_of_rows, delta, nan_rows, dquery, dbias,
          *x.constants, wants_bias, dlse is not None, *tile),
     )  # fmt: skip
     tile = x.tile("backward_key")
     seeing = x.intervals.seeing(tile.M, tile.N)
     launch(
         stream, (-(-s // tile.N), g, b), kernels.backward_key,
-        (*x.arrays, lse, dout, delta, spoils, seeing, dkey, dvalue, *x.constants, *tile),
+        (*x.arrays, lse, dout, delta, nan_rows, seeing, dkey, dvalue, *x.constants, *tile),
     )  # fmt: skip
 
     dsink = None

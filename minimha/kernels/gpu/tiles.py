@@ -1,32 +1,36 @@
-"""Attention on a GPU in tiles, with online softmax: no array of size (T, S) is ever made.
+"""Attention on a GPU in tiles, with online softmax: the scores (T, S) are not stored.
 
-A *block* of threads computes one tile of the result. `ct.bid` is its index in the grid, and its
-variables are tiles: arrays of a fixed size that stay in registers. It loads a tile of an array by
-the index of the tile along each axis. If a tile extends beyond the array, zeros are loaded for the
-part outside, and only the part inside is stored. The formulas are those of
-`kernels.cpu.attention_tiles`, except that exponentials and logarithms have base 2, which a GPU
-computes directly.
+A *block* of threads computes one tile of each of its results. `ct.bid` is its index in the grid,
+and its variables are tiles: arrays of a fixed size that stay in registers. It loads a tile of an
+array by the index of the tile along each axis. If a tile extends beyond the array, zeros are loaded
+for the part outside, and only the part inside is stored. The formulas are those of
+`kernels.cpu.attention_tiles`, except that exponentials have base 2, which a GPU computes directly.
+So scores are multiplied by log₂ e. The logarithm lse is natural.
 
     q (B, H, T, D)   k (B, G, S, D)   v (B, G, S, V)   out (B, H, T, V)   lse (B, H, T)
     start, stop (B, H, T)   a query sees the keys from start up to stop, exclusive,
     inside (B, H, T, S)     except those where this is False
     bias (B, H, T, S), sink (B, H)
     keep (B, H, T, S)       the pairs that dropout keeps; if `counted`, a seed and a threshold, from
-                            which `kept` computes them
+                            which `dropout_keeps` computes them
 
-The tiles of keys that a tile of queries sees are an edge, the middle, and another edge. If an array
-has an entry for each pair (inside, bias or keep), all of them are edges. In the middle every query
-sees every key, so there is nothing to hide. At the edges, pairs may be hidden. Their weight is 0,
-but 0 · NaN is NaN. So at an edge, entries that are NaN or infinite are replaced by 0, and an entry
-of the result to which a visible pair contributes such an entry is set to NaN.
-The loops have no branch that depends on the contents of these arrays: with such a branch, the next
-tile would not be loaded while this one is multiplied.
+The tiles of keys that a tile of queries sees form three runs: an edge, the middle, and an edge. In
+the middle every query sees every key, so nothing has to be hidden. At an edge, pairs may be hidden.
+If an array has an entry for each pair (inside, bias or keep), every tile counts as an edge.
+
+The weight of a hidden pair is 0, but 0 · NaN is NaN. So at an edge, keys, values, queries and dout
+that are NaN or infinite are replaced by 0. A visible one reaches the results by other means: in
+`forward` by `sees_nonfinite`, in the backward pass by its score or by `nan_rows`.
+
+The loops have no branch that depends on the numbers in these arrays: with one, the compiler might
+not load the next tile while this one is multiplied.
 
 Each Const is known when a kernel is compiled: M queries and N keys in a tile; D and V, the widths
 rounded up to a power of 2; scale, softcap (0 for none) and `kept_factor`, 1 / (1 − dropout); which
-of the optional arrays are used; whether tf32 is precise enough for products of float32. Sums have
-the dtype of lse. In this file M is not the width of a model, and V is the Dv of other rooms.
-Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4.
+of the optional arrays are used; tf32, whether products of float32 may be rounded to tf32. Sums have
+the dtype of lse. In this file M is not the width of a model, and V is called Dv elsewhere.
+Source: Dao et al., "FlashAttention" (2022), algorithm 4; Dao, "FlashAttention-2" (2023), algorithm
+1, whose outer loop is over queries.
 """
 
 from __future__ import annotations
@@ -45,8 +49,8 @@ LN_2 = math.log(2)
 ZERO = ct.PaddingMode.ZERO
 
 
-# cuTile knows frozen dataclasses, but no named tuples. And it compiles a return inside an `if` to a
-# loop that ends at once, so a function here returns at its end.
+# cuTile accepts frozen dataclasses, but no named tuples. And it compiles a return inside an `if` to
+# a loop that ends at once, so most functions here have one return, at the end.
 @dataclass(frozen=True)
 class Span:
     """Consecutive queries or keys, as many as a tile has: those of tile i in head h of sequence b.
@@ -66,19 +70,22 @@ class Pairs:
 
     queries: Span
     keys: Span
-    flip: bool  # whether its shape is (N, M) instead of (M, N)
+    transposed: bool  # whether its shape is (N, M) instead of (M, N)
 
 
 @dataclass(frozen=True)
 class Range:
     """The tiles of keys that a tile of queries sees, or the tiles of queries that see a tile of
-    keys. Tiles first … whole − 1 and rest … last − 1 are the edges, where pairs may be hidden;
-    whole … rest − 1 are the middle, where all pairs are visible."""
+    keys.
+
+    Tiles first … middle − 1 and after … stop − 1 are the edges, where pairs may be hidden. Tiles
+    middle … after − 1 are the middle, where all pairs are visible.
+    """
 
     first: int
-    whole: int
-    rest: int
-    last: int
+    middle: int
+    after: int
+    stop: int
 
 
 def positions(span):
@@ -121,11 +128,11 @@ def store_numbers(x, span, tile):
     ct.store(x, (span.b, span.h, span.i), tile.reshape((1, 1, span.size)))
 
 
-def entries(x, at):
-    """Load one entry of x (B, H, T, S) for each pair of the tile `at`."""
-    queries = at.queries
-    keys = at.keys
-    if at.flip:
+def entries(x, pairs):
+    """Load one entry of x (B, H, T, S) for each pair of a tile of pairs."""
+    queries = pairs.queries
+    keys = pairs.keys
+    if pairs.transposed:
         index = (queries.b, queries.h, keys.i, queries.i)
         shape = (1, 1, keys.size, queries.size)
         tile = ct.load(x, index, shape, order=(0, 1, 3, 2), padding_mode=ZERO)
@@ -138,10 +145,10 @@ def entries(x, at):
     return tile
 
 
-def store_entries(x, at, tile):
+def store_entries(x, pairs, tile):
     """Store a tile (M, N) where `entries` would load it."""
-    queries = at.queries
-    keys = at.keys
+    queries = pairs.queries
+    keys = pairs.keys
     index = (queries.b, queries.h, queries.i, keys.i)
     shape = (1, 1, queries.size, keys.size)
     tile = tile.astype(x.dtype)
@@ -149,20 +156,20 @@ def store_entries(x, at, tile):
     ct.store(x, index, tile.reshape(shape), allow_tma=False)
 
 
-def of_queries(x, at):
-    """Reshape M numbers, one for each query, so that they broadcast to the pairs of the tile
-    `at`."""
-    shape = (at.queries.size, 1)
-    if at.flip:
-        shape = (1, at.queries.size)
+def of_queries(x, pairs):
+    """Reshape M numbers, one for each query, so that they broadcast to a tile of
+    pairs."""
+    shape = (pairs.queries.size, 1)
+    if pairs.transposed:
+        shape = (1, pairs.queries.size)
     return x.reshape(shape)
 
 
-def of_keys(x, at):
-    """Reshape N numbers, one for each key, so that they broadcast to the pairs of the tile `at`."""
-    shape = (1, at.keys.size)
-    if at.flip:
-        shape = (at.keys.size, 1)
+def of_keys(x, pairs):
+    """Reshape N numbers, one for each key, so that they broadcast to a tile of pairs."""
+    shape = (1, pairs.keys.size)
+    if pairs.transposed:
+        shape = (pairs.keys.size, 1)
     return x.reshape(shape)
 
 
@@ -172,7 +179,7 @@ def all_edges(masked, biased, dropped, counted):
     return masked or biased or (dropped and not counted)
 
 
-def parts(only_edges):
+def edges_then_middle(only_edges):
     """The values of `edge` in the loop over tiles: True for the edges of a `Range`, then False for
     its middle. If only_edges, there is no middle, and the only value is True."""
     edges = (True, False)
@@ -181,14 +188,14 @@ def parts(only_edges):
     return edges
 
 
-def ordered(first, whole, rest, last, only_edges):
-    """Make a `Range` of the tiles first … last − 1, and limit whole and rest to these. If
-    only_edges, it has no middle. If last is below first, it has no tiles."""
+def make_range(first, middle, after, stop, only_edges):
+    """The `Range` of tiles with these bounds. middle and after, which may be any numbers, are
+    limited to first … stop. If only_edges, there is no middle."""
     if only_edges:
-        whole = last
-    whole = ct.minimum(ct.maximum(whole, first), last)
-    rest = ct.minimum(ct.maximum(rest, whole), last)
-    return Range(first, whole, rest, last)
+        middle = stop
+    middle = ct.minimum(ct.maximum(middle, first), stop)
+    after = ct.minimum(ct.maximum(after, middle), stop)
+    return Range(first, middle, after, stop)
 
 
 def tiles_of_keys(begin, end, queries, T, S, N, only_edges):
@@ -197,13 +204,13 @@ def tiles_of_keys(begin, end, queries, T, S, N, only_edges):
     # A query without keys must not extend the range.
     sees = begin < end  # (M, 1)
     first = ct.min(ct.where(sees, begin, S)) // N
-    last = ct.cdiv(ct.max(ct.where(sees, end, 0)), N)
+    stop = ct.cdiv(ct.max(ct.where(sees, end, 0)), N)
 
-    # Rows of the tile beyond the last query are never stored, so nothing must be hidden from them.
-    query = positions(queries).reshape(begin.shape)  # (M, 1)
-    whole = ct.cdiv(ct.max(begin), N)
-    rest = ct.min(ct.where(query < T, end, S)) // N
-    return ordered(first, whole, rest, last, only_edges)
+    # Rows beyond the last query are never stored, so nothing needs to be hidden from them.
+    position = positions(queries).reshape(begin.shape)  # (M, 1)
+    middle = ct.cdiv(ct.max(begin), N)
+    after = ct.min(ct.where(position < T, end, S)) // N
+    return make_range(first, middle, after, stop, only_edges)
 
 
 def tiles_of_queries(seeing, b, h, j, only_edges):
@@ -211,37 +218,37 @@ def tiles_of_queries(seeing, b, h, j, only_edges):
     numbers: they are seeing[b, h, j]."""
     one = (1, 1, 1, 1)
     first = ct.load(seeing, (b, h, j, 0), one).item()
-    whole = ct.load(seeing, (b, h, j, 1), one).item()
-    rest = ct.load(seeing, (b, h, j, 2), one).item()
-    last = ct.load(seeing, (b, h, j, 3), one).item()
-    return ordered(first, whole, rest, last, only_edges)
+    middle = ct.load(seeing, (b, h, j, 1), one).item()
+    after = ct.load(seeing, (b, h, j, 2), one).item()
+    stop = ct.load(seeing, (b, h, j, 3), one).item()
+    return make_range(first, middle, after, stop, only_edges)
 
 
 def count(tiles, edge):
     """The number of tiles in both edges of a `Range` or, if edge is False, in its middle."""
     if edge:
-        found = (tiles.last - tiles.first) - (tiles.rest - tiles.whole)
+        n = (tiles.stop - tiles.first) - (tiles.after - tiles.middle)
     else:
-        found = tiles.rest - tiles.whole
-    return found
+        n = tiles.after - tiles.middle
+    return n
 
 
 def number(tiles, edge, n):
-    """The index of tile n of the `count(tiles, edge)` tiles. Those of the two edges are counted
-    together, from 0 on: the first tile after the middle follows the last one before it."""
+    """The index of tile n, of the `count(tiles, edge)` tiles in both edges or in the middle. The
+    tiles of both edges are numbered in one go, so the index jumps over the middle."""
     if edge:
         index = tiles.first + n
-        index = index + (n >= tiles.whole - tiles.first) * (tiles.rest - tiles.whole)
+        index = index + (n >= tiles.middle - tiles.first) * (tiles.after - tiles.middle)
     else:
-        index = tiles.whole + n
+        index = tiles.middle + n
     return index
 
 
 def product(x, y, acc, tf32):
     """acc + x y, on the tensor cores. They round float32 to tf32, which has 10 bits of fraction.
 
-    If tf32 is false, the rounding error of each number is also multiplied, as a second number in
-    tf32. This keeps about 21 bits.
+    If tf32 is false, each number is split into two in tf32, the rounded number and its rounding
+    error, and three of the four products are added. This keeps about 21 bits.
     """
     if x.dtype != ct.float32 or y.dtype != ct.float32:
         return ct.mma(x, y, acc)
@@ -250,23 +257,23 @@ def product(x, y, acc, tf32):
     b = y.astype(ct.tfloat32)
     if not tf32:
         # The product of both errors is too small to matter. The large term is added last.
-        rest = x - a.astype(ct.float32)
-        acc = ct.mma(rest.astype(ct.tfloat32), b, acc)
-        rest = y - b.astype(ct.float32)
-        acc = ct.mma(a, rest.astype(ct.tfloat32), acc)
+        error = x - a.astype(ct.float32)
+        acc = ct.mma(error.astype(ct.tfloat32), b, acc)
+        error = y - b.astype(ct.float32)
+        acc = ct.mma(a, error.astype(ct.tfloat32), acc)
     return ct.mma(a, b, acc)
 
 
 def exp2(x):
-    """2^x. In float32, results below 2^−126 become 0, since computing them takes longer."""
+    """2^x. In float32, results below 2^−126 become 0, which is faster."""
     return ct.exp2(x) if x.dtype == ct.float64 else ct.exp2(x, flush_to_zero=True)
 
 
-def biases(bias, biased, at, dtype):
-    """Load the bias of each pair of the tile `at`; 0 if there is no bias."""
+def biases(bias, biased, pairs, dtype):
+    """Load the bias of each pair of a tile of pairs; 0 if there is no bias."""
     added = 0.0
     if biased:
-        added = entries(bias, at).astype(dtype)
+        added = entries(bias, pairs).astype(dtype)
     return added
 
 
@@ -289,8 +296,8 @@ def online(scores, peak):
     """A step of the online softmax with a tile of scores (M, N). peak (M, 1) is the largest score
     of each query so far.
 
-    Returns the new peak, exp(scores − new peak), and exp(old peak − new peak), which is the factor
-    of all exponentials so far.
+    Returns the new peak, 2^(scores − new peak), and 2^(old peak − new peak), by which the sums so
+    far must be multiplied.
     """
     highest = ct.max(scores, axis=1, keepdims=True)  # (M, 1)
     new = ct.maximum(peak, highest)
@@ -301,20 +308,20 @@ def online(scores, peak):
     return new, p, shrink
 
 
-def visible(begin, end, inside, masked, added, biased, at):
-    """Whether the query of each pair of the tile `at` may attend to the key: begin ≤ key < end,
+def visible(begin, end, inside, masked, added, biased, pairs):
+    """Whether the query of each pair of a tile of pairs may attend to the key: begin ≤ key < end,
     `inside` (if masked) is True, and the bias `added` (if biased) is not −∞."""
-    key = of_keys(positions(at.keys), at)
+    key = of_keys(positions(pairs.keys), pairs)
     seen = (begin <= key) & (key < end)  # (M, N), or (N, M) if flipped
     if masked:
-        seen = seen & entries(inside, at)
+        seen = seen & entries(inside, pairs)
     if biased:
         seen = seen & (added != -math.inf)
     return seen
 
 
-def mixed(x):
-    """A hash of x: every bit of the result depends on every bit of x. See `functional.Draw`."""
+def mix(x):
+    """Hash x: every bit of the result depends on every bit of x. See `functional.Draw`."""
     x = x ^ (x >> 16)
     x = x * 0x7FEB352D
     x = x ^ (x >> 15)
@@ -322,25 +329,25 @@ def mixed(x):
     return x ^ (x >> 16)
 
 
-def kept(keep, counted, heads, at):
-    """Whether dropout keeps each pair of the tile `at`: read from the array keep or, if counted,
+def dropout_keeps(keep, counted, heads, pairs):
+    """Whether dropout keeps each pair of a tile of pairs: read from the array keep or, if counted,
     computed from the seed and the threshold in keep. heads is H."""
     if counted:
-        # Head, query and key are mixed in one after another: each pair has bits of its own.
-        head = ct.full((1, 1), at.queries.b * heads + at.queries.h, ct.int32)
+        # Sequence and head, query and key enter one after another: each pair has its own bits.
+        head = ct.full((1, 1), pairs.queries.b * heads + pairs.queries.h, ct.int32)
         head = head.astype(ct.uint32)
-        query = positions(at.queries).astype(ct.uint32)  # (M,)
-        key = positions(at.keys).astype(ct.uint32)  # (N,)
+        query = positions(pairs.queries).astype(ct.uint32)  # (M,)
+        key = positions(pairs.keys).astype(ct.uint32)  # (N,)
         seed = ct.load(keep, (0, 0, 0, 0), (1, 1, 1, 1))
-        bits = mixed(seed.reshape((1, 1)) + head)
-        bits = mixed(bits + of_queries(query, at))
-        bits = mixed(bits + of_keys(key, at))  # (M, N), or (N, M) if flipped
+        bits = mix(seed.reshape((1, 1)) + head)
+        bits = mix(bits + of_queries(query, pairs))
+        bits = mix(bits + of_keys(key, pairs))  # (M, N), or (N, M) if flipped
 
         threshold = ct.load(keep, (0, 0, 0, 1), (1, 1, 1, 1))
         threshold = threshold.reshape((1, 1))
-        keeps = bits >> 8 < threshold
+        keeps = (bits >> 8) < threshold  # the upper 24 bits
     else:
-        keeps = entries(keep, at)
+        keeps = entries(keep, pairs)
     return keeps
 
 
@@ -354,19 +361,19 @@ def finite(x):
     return ct.where(is_finite(x), x, 0.0)
 
 
-def sees_odd(seen, x, dtype):
+def sees_nonfinite(seen, x, dtype):
     """For each query and each column of x (N, columns), whether the query sees a key for which this
     column holds NaN or infinity: (M, columns). seen (M, N) says which keys each query sees."""
-    # The product counts the odd entries that each query sees.
-    odd = ct.where(is_finite(x), 0.0, 1.0)  # (N, columns)
-    odd = odd.astype(x.dtype)
+    # The product counts such entries of each column that each query sees.
+    nonfinite = ct.where(is_finite(x), 0.0, 1.0)  # (N, columns)
+    nonfinite = nonfinite.astype(x.dtype)
     zero = ct.full((seen.shape[0], x.shape[1]), 0.0, dtype)
     sees = ct.where(seen, 1.0, 0.0)  # (M, N)
-    counts = product(sees.astype(x.dtype), odd, zero, True)
+    counts = product(sees.astype(x.dtype), nonfinite, zero, True)
     return counts > 0.0
 
 
-def spoilt(x, dtype):
+def nan_if_nonfinite(x, dtype):
     """For each row of x, 0 if all its entries are finite, else NaN: a tile (M, 1)."""
     nothing = x.astype(dtype) * 0.0
     return ct.sum(nothing, axis=1, keepdims=True)
@@ -381,7 +388,7 @@ def forward(
     stop,  # (B, H, T)
     inside,  # (B, H, T, S)
     bias,  # (B, H, T, S)
-    keep,  # (B, H, T, S), or a seed and a threshold
+    keep,  # (B, H, T, S), or (1, 1, 1, 2): a seed and a threshold
     sink,  # (B, H)
     out,  # (B, H, T, V), stored
     lse,  # (B, H, T), stored
@@ -401,7 +408,8 @@ def forward(
 ):
     """Compute out and lse for M queries. lse is +∞ for a query that sees neither a key nor a sink,
     so that exp(… − lse) = 0."""
-    # The last queries see the most keys under a causal mask: they get the first blocks.
+    # The last queries see the most keys under a causal mask. They get the first blocks, so that the
+    # longest blocks start first.
     i = ct.num_blocks(0) - 1 - ct.bid(0)
     h = ct.bid(1)
     b = ct.bid(2)
@@ -425,19 +433,19 @@ def forward(
 
     only_edges = all_edges(masked, biased, dropped, counted)
     tiles = tiles_of_keys(begin, end, queries, q.shape[2], k.shape[2], N, only_edges)
-    for edge in ct.static_iter(parts(only_edges)):
+    for edge in ct.static_iter(edges_then_middle(only_edges)):
         for n in range(count(tiles, edge)):
             j = number(tiles, edge, n)
             keys = Span(b, g, j, N)
-            at = Pairs(queries, keys, False)
+            pairs = Pairs(queries, keys, False)
             value = rows(v, keys, V)  # (N, V)
             key_t = columns(k, keys, D)  # (D, N)
             zero = ct.full((M, N), 0.0, dtype)
             raw = product(query, key_t, zero, tf32)  # (M, N)
-            added = biases(bias, biased, at, dtype)
+            added = biases(bias, biased, pairs, dtype)
             scores, _ = scores_of(raw, scale, softcap, added, biased)  # (M, N)
             if edge:
-                seen = visible(begin, end, inside, masked, added, biased, at)
+                seen = visible(begin, end, inside, masked, added, biased, pairs)
                 scores = ct.where(seen, scores, -math.inf)
 
             # The sums so far shrink, since the new peak is subtracted from their scores as well.
@@ -446,20 +454,20 @@ def forward(
 
             # Dropout comes after the sum, since it drops weights, not scores.
             if dropped:
-                keeps = kept(keep, counted, q.shape[1], at)
+                keeps = dropout_keeps(keep, counted, q.shape[1], pairs)
                 p = ct.where(keeps, p * kept_factor, 0.0)
             if edge:
                 p = ct.where(seen, p, 0.0)
-                odd = sees_odd(seen, value, acc.dtype)  # (M, V)
-                acc = ct.where(odd, math.nan, acc)
+                nonfinite = sees_nonfinite(seen, value, acc.dtype)  # (M, V)
+                acc = ct.where(nonfinite, math.nan, acc)
                 value = finite(value)
             acc = product(p.astype(v.dtype), value, acc * shrink, tf32)  # (M, V)
 
     empty = total == 0.0
     acc = acc / ct.where(empty, 1.0, total)
-    logs = ct.where(empty, math.inf, peak * LN_2 + ct.log(total))
+    log_sum = ct.where(empty, math.inf, peak * LN_2 + ct.log(total))
     store_rows(out, queries, acc)
-    store_numbers(lse, queries, logs)
+    store_numbers(lse, queries, log_sum)
 
 
 @ct.kernel(num_worker_warps=8)
@@ -471,15 +479,15 @@ def backward_query(
     stop,  # (B, H, T)
     inside,  # (B, H, T, S)
     bias,  # (B, H, T, S)
-    keep,  # (B, H, T, S), or a seed and a threshold
+    keep,  # (B, H, T, S), or (1, 1, 1, 2): a seed and a threshold
     out,  # (B, H, T, V)
     lse,  # (B, H, T)
     dout,  # (B, H, T, V)
     dlse,  # (B, H, T)
     delta,  # (B, H, T), stored
-    spoils,  # (B, H, T), stored
+    nan_rows,  # (B, H, T), stored
     dq,  # (B, H, T, D), stored
-    dbias,  # (B, H, T, S), stored if wanted
+    dbias,  # (B, H, T, S), zeros where no tile is stored
     scale: Const[float],
     softcap: Const[float],
     kept_factor: Const[float],
@@ -497,8 +505,8 @@ def backward_query(
 ):
     """Compute dq and, if wanted, dbias for M queries.
 
-    It also computes, for `backward_key`, delta = Σ dout · out − dlse, and spoils, which is NaN for
-    each query whose dout is not finite, else 0.
+    It also computes, for `backward_key`, delta = Σ dout · out − dlse, and nan_rows, which is NaN
+    for each query whose dout is not finite, else 0.
     """
     i = ct.num_blocks(0) - 1 - ct.bid(0)
     h = ct.bid(1)
@@ -511,48 +519,49 @@ def backward_query(
     dresult = rows(dout, queries, V)  # (M, V)
     begin = numbers(start, queries, (M, 1))
     end = numbers(stop, queries, (M, 1))
-    logs = numbers(lse, queries, (M, 1)) * LOG2_E
+    log2_sum = numbers(lse, queries, (M, 1)) * LOG2_E
 
     result = rows(out, queries, V).astype(dtype)  # (M, V)
     weighted = result * dresult.astype(dtype)
-    # A query that sees no key has the result 0, and 0 · NaN must not reach the sink.
+    # A query that sees no key has the result 0, and 0 · NaN must not reach the gradient of the
+    # sink, which the host computes from delta.
     weighted = ct.where(result == 0.0, 0.0, weighted)
-    mean = ct.sum(weighted, axis=1, keepdims=True)  # (M, 1)
+    delta_i = ct.sum(weighted, axis=1, keepdims=True)  # (M, 1)
     if has_dlse:
-        mean = mean - numbers(dlse, queries, (M, 1))
-    store_numbers(delta, queries, mean)
-    store_numbers(spoils, queries, spoilt(dresult, dtype))
+        delta_i = delta_i - numbers(dlse, queries, (M, 1))
+    store_numbers(delta, queries, delta_i)
+    store_numbers(nan_rows, queries, nan_if_nonfinite(dresult, dtype))
 
     zero = ct.full((M, N), 0.0, dtype)
     acc = ct.full((M, D), 0.0, dtype)
     only_edges = all_edges(masked, biased, dropped, counted)
     tiles = tiles_of_keys(begin, end, queries, q.shape[2], k.shape[2], N, only_edges)
-    for edge in ct.static_iter(parts(only_edges)):
+    for edge in ct.static_iter(edges_then_middle(only_edges)):
         for n in range(count(tiles, edge)):
             j = number(tiles, edge, n)
             keys = Span(b, g, j, N)
-            at = Pairs(queries, keys, False)
+            pairs = Pairs(queries, keys, False)
             key = rows(k, keys, D)  # (N, D)
             key_t = columns(k, keys, D)  # (D, N)
             raw = product(query, key_t, zero, tf32)  # (M, N)
-            added = biases(bias, biased, at, dtype)
+            added = biases(bias, biased, pairs, dtype)
             scores, slope = scores_of(raw, scale, softcap, added, biased)
             value_t = columns(v, keys, V)  # (V, N)
             dp = product(dresult, value_t, zero, tf32)  # (M, N)
             if dropped:
-                keeps = kept(keep, counted, q.shape[1], at)
+                keeps = dropout_keeps(keep, counted, q.shape[1], pairs)
                 dp = ct.where(keeps, dp * kept_factor, 0.0)
 
             # dcapped is the gradient of the scores after the softcap, ds of those before it.
-            dcapped = exp2(scores - logs) * (dp - mean)
+            dcapped = exp2(scores - log2_sum) * (dp - delta_i)
             ds = dcapped * slope
             if edge:
-                seen = visible(begin, end, inside, masked, added, biased, at)
+                seen = visible(begin, end, inside, masked, added, biased, pairs)
                 dcapped = ct.where(seen, dcapped, 0.0)
                 ds = ct.where(seen, ds, 0.0)
                 key = finite(key)
             if wants_bias:
-                store_entries(dbias, at, dcapped)
+                store_entries(dbias, pairs, dcapped)
             acc = product(ds.astype(k.dtype), key, acc, tf32)  # (M, D)
 
     store_rows(dq, queries, acc * scale)
@@ -567,11 +576,11 @@ def backward_key(
     stop,  # (B, H, T)
     inside,  # (B, H, T, S)
     bias,  # (B, H, T, S)
-    keep,  # (B, H, T, S), or a seed and a threshold
+    keep,  # (B, H, T, S), or (1, 1, 1, 2): a seed and a threshold
     lse,  # (B, H, T)
     dout,  # (B, H, T, V)
     delta,  # (B, H, T)
-    spoils,  # (B, H, T)
+    nan_rows,  # (B, H, T)
     seeing,  # (B, H, tiles of keys, 4): see `Range`
     dk,  # (B, G, S, D), stored
     dv,  # (B, G, S, V), stored
@@ -608,37 +617,37 @@ def backward_key(
     only_edges = all_edges(masked, biased, dropped, counted)
     for h in range(g * group, (g + 1) * group):
         tiles = tiles_of_queries(seeing, b, h, j, only_edges)
-        for edge in ct.static_iter(parts(only_edges)):
+        for edge in ct.static_iter(edges_then_middle(only_edges)):
             for n in range(count(tiles, edge)):
                 i = number(tiles, edge, n)
                 queries = Span(b, h, i, M)
-                at = Pairs(queries, keys, True)
+                pairs = Pairs(queries, keys, True)
                 query = rows(q, queries, D)  # (M, D)
                 dresult = rows(dout, queries, V)  # (M, V)
                 query_t = columns(q, queries, D)  # (D, M)
                 raw = product(key, query_t, zero, tf32)  # (N, M)
-                added = biases(bias, biased, at, dtype)
+                added = biases(bias, biased, pairs, dtype)
                 scores, slope = scores_of(raw, scale, softcap, added, biased)
                 dresult_t = columns(dout, queries, V)  # (V, M)
                 dp = product(value, dresult_t, zero, tf32)  # (N, M)
 
-                logs = numbers(lse, queries, (1, M)) * LOG2_E
-                p = exp2(scores - logs)  # (N, M)
+                log2_sum = numbers(lse, queries, (1, M)) * LOG2_E
+                p = exp2(scores - log2_sum)  # (N, M)
                 weights = p
                 if dropped:
-                    keeps = kept(keep, counted, q.shape[1], at)
+                    keeps = dropout_keeps(keep, counted, q.shape[1], pairs)
                     weights = ct.where(keeps, p * kept_factor, 0.0)
                     dp = ct.where(keeps, dp * kept_factor, 0.0)
 
-                mean = numbers(delta, queries, (1, M))
-                ds = (dp - mean) * p * slope  # (N, M)
+                delta_i = numbers(delta, queries, (1, M))
+                ds = (dp - delta_i) * p * slope  # (N, M)
                 if edge:
                     begin = numbers(start, queries, (1, M))
                     end = numbers(stop, queries, (1, M))
-                    seen = visible(begin, end, inside, masked, added, biased, at)
+                    seen = visible(begin, end, inside, masked, added, biased, pairs)
                     # A visible query whose dout is not finite makes dv NaN.
-                    spoil = numbers(spoils, queries, (1, M))
-                    weights = ct.where(seen, weights + spoil, 0.0)
+                    nan_row = numbers(nan_rows, queries, (1, M))
+                    weights = ct.where(seen, weights + nan_row, 0.0)
                     ds = ct.where(seen, ds, 0.0)
                     dresult = finite(dresult)
                     query = finite(query)

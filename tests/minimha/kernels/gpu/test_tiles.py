@@ -61,7 +61,7 @@ def test_missing_keys_make_an_edge_for_blocks_of_queries_only(rng):
     begin, end = np.zeros((16, 1), int), np.full((16, 1), 50)
     queries = kernels.Span(0, 0, 0, 16)
     of_keys = kernels.tiles_of_keys(begin, end, queries, 50, 50, 16, False)
-    ends = of_keys.first, of_keys.whole, of_keys.rest, of_keys.last
+    ends = of_keys.first, of_keys.middle, of_keys.after, of_keys.stop
     assert [int(n) for n in ends] == [0, 0, 3, 4]
     assert x.intervals.seeing(16, 16).tolist() == [[4 * [[0, 0, 4, 4]]]]
 
