@@ -10,7 +10,7 @@ from minimha.kernels import unavailable
 from minimha_autograd import backend
 
 NAMES = *sorted(IMPLEMENTATIONS), "fused on CuPy", "tiled on CuPy"
-"""The implementations of NumPy arrays, and those of CuPy arrays, which run on a stand-in."""
+"""The implementations for NumPy arrays, and those for CuPy arrays, which run on a stand-in."""
 
 WHY_NOT = {
     **dict.fromkeys(("fused", "tiled", "microkernel"), unavailable()),

@@ -1,4 +1,4 @@
-"""Every setting of a GPT with a value that is not its default.
+"""Every setting of a GPT, with a value other than its default or that in SMALL.
 
 Tests use them to find a setting that has no effect, that is lost on the way to a block or its
 attention, that is not saved, or that ranks do not share.
@@ -42,4 +42,4 @@ OTHER = {
     "logit_softcap": 0.1,
 }
 NEEDED = {"sinks": {"window": 2}}
-"""Other settings without which a setting has no effect."""
+"""For a setting that has no effect alone, the others that it needs."""

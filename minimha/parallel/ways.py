@@ -34,7 +34,9 @@ class Way:
     if each layer computes it alone."""
 
     def __init__(self, comm: Any, model: Any) -> None:
-        self.comm, self.model, self.own = comm, model, model
+        self.comm = comm
+        self.model = model
+        self.own = model  # a subclass may cut it
 
     def part(self, tokens: Array) -> Array:
         """This rank's part of tokens (B, T).
@@ -87,8 +89,8 @@ class Way:
 
 
 class PositionParallel(Way):
-    """Each rank holds its own positions of the sequence. A subclass provides a function
-    attention(comm, query, key, value, mask, scale=…, softcap=…), in which this rank's queries
+    """Each rank holds its own positions of the sequence. A subclass provides a static
+    method attention(comm, query, key, value, mask, scale=…, softcap=…), in which this rank's queries
     attend to the keys of all ranks."""
 
     axis = 1
@@ -103,6 +105,7 @@ class PositionParallel(Way):
         *,
         scale: Any = None,
         softcap: Any = None,
+        dropout: float = 0.0,
         rng: Any = None,
         implementation: str = "auto",
         **others: Any,
@@ -115,8 +118,8 @@ class PositionParallel(Way):
         same result, up to rounding.
         """
         given = [name for name, x in others.items() if x is not None and x is not False]
-        if others.get("dropout") == 0:
-            given.remove("dropout")
+        if dropout:
+            given.append("dropout")
         if given:
             raise ValueError(f"ranks that divide the positions do not support {', '.join(given)}")
         return self.attention(self.comm, query, key, value, mask, scale=scale, softcap=softcap)

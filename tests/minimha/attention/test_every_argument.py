@@ -1,4 +1,4 @@
-"""No argument of attention is ignored: by an implementation, by `explain_dispatch`, or by tests."""
+"""Every argument of attention reaches each implementation, `explain_dispatch`, and the tests."""
 
 import dataclasses
 import inspect
@@ -19,7 +19,7 @@ OPTIONAL = [
     for name in Arguments._fields
     if name not in ("query", "key", "value", "p", "return_weights", "return_lse")
 ]
-"""The arguments that change the output. p comes with keep."""
+"""The arguments that change the output. p is set together with keep, as dropout."""
 
 
 def optional(rng):
@@ -48,7 +48,7 @@ def changed(case):
 @pytest.mark.parametrize("option", OPTIONAL)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_implementation_computes_with_every_argument(name, option, rng):
-    """Or leaves it to the reference, as its `obstacle` says."""
+    """If its `obstacle` names the argument, the reference computes instead."""
     if WHY_NOT.get(name):
         pytest.skip(WHY_NOT[name])
     values = optional(rng)
@@ -56,10 +56,10 @@ def test_every_implementation_computes_with_every_argument(name, option, rng):
     case = case_of(rng, T, S, batch=(2,), heads=(H, G)).but(**values[option])
     try:
         assert_exact(results_by(name, case), case)
-    except AssertionError as error:
+    except Exception as error:
         error.add_note(
-            f"attention by {name!r} does not compute with {option}: mend it there, or let its "
-            "`obstacle` name this argument, so that the reference computes instead"
+            f"attention by {name!r} does not compute with {option}: compute with it there, or name "
+            "it in the implementation's `obstacle`, so that the reference computes instead"
         )
         raise
 
@@ -83,7 +83,8 @@ def test_random_cases_have_every_argument():
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path.family == "reference"], ids=str)
-def test_paths_pass_every_argument(path, monkeypatch, rng):
+def test_paths_pass_every_argument_to_attention(path, monkeypatch, rng):
+    """All other paths through attention are made in the same way, except for the steps."""
     received = []
 
     def choose(request, x):
@@ -99,7 +100,7 @@ def test_paths_pass_every_argument(path, monkeypatch, rng):
     assert not without, f"{path} in tests/attention_paths.py does not pass {without} to attention"
 
 
-def test_explain_dispatch_takes_and_examines_every_argument(monkeypatch, rng):
+def test_explain_dispatch_takes_every_argument_and_passes_it_on(monkeypatch, rng):
     """It explains the call with these arguments, so it must not drop one."""
     functions = mh.scaled_dot_product_attention, mh.explain_dispatch
     taken = [{*inspect.signature(function).parameters} for function in functions]
