@@ -89,9 +89,11 @@ class Way:
 
 
 class PositionParallel(Way):
-    """Each rank holds its own positions of the sequence. A subclass provides a static
-    method attention(comm, query, key, value, mask, scale=…, softcap=…), in which this rank's queries
-    attend to the keys of all ranks."""
+    """Each rank holds its own positions of the sequence.
+
+    A subclass provides a static method attention(comm, query, key, value, mask, scale=…,
+    softcap=…), in which this rank's queries attend to the keys of all ranks.
+    """
 
     axis = 1
     attention: Any
