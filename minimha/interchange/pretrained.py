@@ -200,10 +200,10 @@ def _entries(
     """Read the weights from the files. Returns a dictionary of arrays by name, and whether the
     names in the files lack the prefix of the layout, such as "model.".
 
-    In the dictionary, all names have the prefix, except those of lm_head. If a dtype is given, the
-    arrays are converted to it; with "bfloat16", vectors become float32. Constants that match the
-    layout's `buffers` are left out. Raises ValueError for an unknown dtype, RuntimeError for
-    "bfloat16" without ml_dtypes.
+    If they lack it, the names in the dictionary get it, except those of lm_head. If a dtype is
+    given, the arrays are converted to it; with "bfloat16", vectors become float32. Constants that
+    match the layout's `buffers` are left out. Raises ValueError for an unknown dtype, RuntimeError
+    for "bfloat16" without ml_dtypes.
     """
     if dtype not in (None, *_FLOATS):
         raise ValueError(f"dtype = {dtype!r} must be {' or '.join(map(repr, _FLOATS))}")

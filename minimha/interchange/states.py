@@ -83,9 +83,10 @@ def unpacked(names: Mapping[str, str], theirs: Mapping[str, Any]) -> dict[str, n
 
 
 def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
-    """Expand names with a * to those of a weight and, if `bias`, of a bias, for `packed`. The *
-    stands for "weight" or "bias", and a ? for its first letter: {"out_proj.*": "?_o.T"} becomes
-    {"out_proj.weight": "w_o.T", "out_proj.bias": "b_o.T"}. Names without a * stay as they are."""
+    """Expand names with a * into names for `packed`: that of a weight and, if `bias`, that of a
+    bias. The * stands for "weight" or "bias", and a ? for its first letter: {"out_proj.*": "?_o.T"}
+    becomes {"out_proj.weight": "w_o.T", "out_proj.bias": "b_o.T"}. Names without a * stay as they
+    are."""
     return {
         theirs.replace("*", kind): ours.replace("*", kind).replace("?", kind[:1])
         for theirs, ours in names.items()
@@ -94,8 +95,8 @@ def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
 
 
 def parts(name: str) -> list[str]:
-    """The names of the arrays for which one of our names in `packed` stands: "w_q", "w_k" and "w_v"
-    for "w_{q,k,v}.T"; "w_o" alone for "w_o.T"."""
+    """The names of our arrays that one value in the dictionary `names` of `packed` stands for:
+    "w_q", "w_k" and "w_v" for "w_{q,k,v}.T"; "w_o" alone for "w_o.T"."""
     name = name.removesuffix(".T")
     return [name.replace("{q,k,v}", role) for role in ("qkv" if "{q,k,v}" in name else "-")]
 

@@ -36,7 +36,7 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
 
 
 def names_in_torch(*, separate: bool = False, bias: bool) -> dict[str, str]:
-    """A dictionary from torch's names of the weights to ours, such as "out_proj.weight": "w_o.T",
+    """A dictionary from torch's names of the weights to ours, such as {"out_proj.weight": "w_o.T"},
     in the notation of `packed`.
 
     separate  whether W^Q, W^K and W^V are three matrices instead of one

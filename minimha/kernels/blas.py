@@ -25,10 +25,10 @@ if hasattr(os, "register_at_fork"):  # a child lacks the threads that are inside
 
 @contextlib.contextmanager
 def single_threaded() -> Iterator[None]:
-    """Within the block, every BLAS library in the process uses one thread.
+    """Within the `with` block, every BLAS library in the process uses one thread.
 
-    Several threads may be inside at once: the first to enter sets the number, and the last to leave
-    restores it.
+    Several threads may be inside such blocks at once: the first to enter sets the number of BLAS
+    threads to 1, and the last to leave restores it.
     """
     global _inside, _before  # noqa: PLW0603
     with _lock:

@@ -17,8 +17,8 @@ from ...masks.kinds import Band
 from ..shared import four_axes, like_scores, numbers
 
 _MASK_ENTRIES, _MASK_QUERIES = 2**24, 192
-"""How many entries of a mask's array are computed at a time, and the smallest number of queries for
-which they are computed at a time."""
+"""The number of entries of a mask's array to compute at a time, and the fewest queries for which to
+compute them at a time, even if these have more entries."""
 QUERIES_IN_ORDER = 768
 """Queries for which a mask's array is computed at a time within `minimha.batch_invariant`, whatever
 the number of entries. The sums of the backward, too, are divided at multiples of this number, so
@@ -28,14 +28,14 @@ _THREADS_PAY, _PIECE = 2**22, 2**20
 """The number of multiplications above which several threads are faster than one, and the number of
 multiplications in one piece of work."""
 SILENT = np.errstate(all="ignore")
-"""A decorator that switches off NumPy's warnings in functions that compute for kernels. The
-reference, which then computes instead, warns if the pair is visible."""
+"""A decorator that switches off NumPy's warnings in functions that compute for kernels. If a result
+is not finite, the reference computes it instead, and warns if the cause is a visible pair."""
 
 
 class KernelArguments(NamedTuple):
-    """The arguments of attention, as the kernels take them. Axis B, H or T of an array has length 1
-    if all sequences, heads or queries share its entries. An array for an argument that is None is
-    empty."""
+    """The arguments of attention, as the kernels take them. In start, stop, bias and keep, an axis
+    B, H or T has length 1 if all sequences, heads or queries share the entries. An array for an
+    argument that is None is empty."""
 
     query: np.ndarray  # (B, T, H, D) or (B · H, T, 1, D): see `positions_first`
     key: np.ndarray  # (B, S, G, D) or (B · G, S, 1, D)
@@ -187,14 +187,14 @@ def _like_heads(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def _like_queries(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """x, which broadcasts to (…, H, T), as an array (B, H, T). Axis B or H has length 1 if all
-    sequences or all heads share the entries of x."""
+    """x, which broadcasts to (…, H, T), as an array (B, H, T). Axis B or H has length 1 if x is
+    repeated along it."""
     return _like_scores(x[..., None, :], (*shape[:-1], 1, shape[-1]), int)[:, :, 0]
 
 
 def _like_scores(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """x, which broadcasts to (…, H, T, S), as an array (B, H, T, S). Axis B, H or T has length 1 if
-    all sequences, heads or queries share the entries of x. If x is None, an empty array."""
+    x is repeated along it. If x is None, an empty array."""
     if x is None:
         return _empty((0, 0, 0, 0), dtype)
     x = like_scores(x, shape)

@@ -16,8 +16,8 @@ def weights_from_scores(chunk, scores, start, stop, inside, bias, scale, t0, t1)
     visible keys, for the queries from t0 to t1 of every head.
 
     `chunk` divides the B · H heads among threads (see `parallel`). A query sees the keys from its
-    `start` to its `stop` (exclusive), except those for which the boolean array `inside` is False.
-    The first query of `inside` is t0.
+    `start` to its `stop` (exclusive). If the boolean array `inside` is not empty, it sees only
+    those of them for which `inside`, which begins with query t0, is True.
     """
     none = scale * 0
     heads = scores.shape[1]
@@ -44,11 +44,12 @@ def weights_from_scores(chunk, scores, start, stop, inside, bias, scale, t0, t1)
 
 @kernel
 def scores_backward(chunk, weights, dweights, nonfinite):
-    """Replace dweights, the gradient of the weights, by that of the scores, weights · (dweights − Σ
-    dweights · weights). Both arrays are (N, S), with a row for each query of each head; `chunk`
-    divides the rows among threads (see `parallel`).
+    """Replace dweights, the gradient of the weights, by the gradient of the scores:
 
-    Sets nonfinite[0] if any result is not finite.
+        weights · (dweights − Σ dweights · weights)
+
+    Both arrays are (N, S), with a row for each query of each head; `chunk` divides the rows among
+    threads (see `parallel`). Sets nonfinite[0] if any result is not finite.
     """
     start, stop = share(chunk)
     for n in range(start, stop):

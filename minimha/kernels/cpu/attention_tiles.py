@@ -62,8 +62,8 @@ copy."""
 
 
 class Place(NamedTuple):
-    """Where a tile of scores lies: its sequence b, its head h, its first query t and its first key
-    s."""
+    """The sequence b and the head h to which a tile of scores belongs, and its first query t and
+    key s."""
 
     b: int
     h: int

@@ -44,8 +44,8 @@ _WIDE = 512
 CPU."""
 _PAGE = 4096  # bytes
 _CHUNK = 2**21
-"""The fewest multiplications in a chunk, since each chunk copies all panels. It has at least two
-blocks of rows or columns."""
+"""The fewest multiplications in a chunk, since each chunk copies all panels. A chunk has at least
+two blocks of rows or columns."""
 
 
 @register("linear_maps")

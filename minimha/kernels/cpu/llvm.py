@@ -84,7 +84,7 @@ class Code:
         return self.builder.gep(x, [self.builder.mul(self._index(k), distance)])
 
     def vector_at(self, pointer):
-        """A pointer to a number as a pointer to the vector that begins with this number."""
+        """Convert a pointer to a number to a pointer to the vector that begins with this number."""
         return self.builder.bitcast(pointer, self._vector.as_pointer())
 
     def vectors_at(self, pointer, count):

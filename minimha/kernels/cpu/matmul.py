@@ -151,8 +151,8 @@ def multiply(a, depth, b, start, c, add):
     """Store a[:, :depth] @ b[start : start + depth] in c (m, n) or, if `add`, add it to c.
 
     b is a right operand, and start a row of the matrix that it represents; if BLAS multiplies by a
-    transpose, start must be 0. a has at least m rows and depth columns. For BLAS, a must be (m,
-    depth), and b must have n columns.
+    transpose, start must be 0. a has at least m rows and depth columns. For BLAS, it must have
+    exactly these, and b must have n columns.
     """
     if b.ndim == 4:
         np.dot(a, b[0, 0].T, c)

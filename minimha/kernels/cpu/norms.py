@@ -31,8 +31,8 @@ def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float
 @register("rms_norm")
 def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
     """The value and the pullback of `functional.rms_norm`, or None for arrays that the kernel does
-    not support. The pullback keeps x, the weight and, for each row, 0 in place of the mean, and 1 /
-    √(mean of x² + eps)."""
+    not support. The pullback keeps x, the weight and, for each row, a mean of 0 and 1/σ, where σ²
+    is the mean of x² plus eps."""
     if not are_floats(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:
         return None
     return _normalise(x, weight, None, eps)

@@ -53,14 +53,17 @@ def run_elsewhere(grid: Any, arrays: list[np.ndarray], run: Callable[..., None])
 
     run(block, functions, largest) runs one block. `functions` has a pair (load, store) for each
     array, which the kernel then uses. A NumPy function that joins tiles to one of more than
-    `largest` entries raises ValueError. Returns pairs [k, entries], the new entries of arrays[k],
-    or None to let this module run the blocks.
+    `largest` entries raises ValueError.
+
+    Returns pairs [k, entries], the new entries of arrays[k], or None if this module is to run the
+    blocks.
     """
     return None
 
 
 class Constant:
-    """A type for annotations: `Constant[int]` marks a parameter whose value the compiler knows."""
+    """A type for annotations: `Constant[int]` marks a parameter whose value is known when the
+    kernel is compiled."""
 
     def __class_getitem__(cls, kind: Any) -> Any:
         return Annotated[kind, "Constant"]
@@ -231,8 +234,8 @@ def min(x: Any, axis: Any = None, *, keepdims: Any = False) -> Any:  # noqa: A00
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """The entries of x where the condition is true, and those of y elsewhere. A Python number takes
-    the dtype of the tile; if x and y are both numbers, they are float32."""
+    """The entries of x where the condition is true, and those of y elsewhere. If x or y is a Python
+    number, it takes the dtype of the other; if both are, they are float32."""
     dtype = next((z.dtype for z in (x, y) if isinstance(z, np.ndarray)), float32)
     x, y = (z if isinstance(z, np.ndarray) else np.asarray(z, dtype) for z in (x, y))
     return _tile(np.where(condition, x, y))
