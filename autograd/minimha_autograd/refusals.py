@@ -18,9 +18,9 @@ def common_dtype(name: str, arrays: Mapping[str, Any], optional: set[str]) -> An
     messages. None if no argument is a floating-point array.
 
     Raises TypeError for arrays of two libraries or of two floating-point dtypes, since nothing is
-    converted silently, for arrays of another type than numbers or booleans, or in another byte
-    order, and for an argument that is neither an array nor a number. The arguments named in
-    `optional` may be None.
+    converted silently, for arrays whose entries are neither numbers nor booleans, or are floats in
+    the byte order of another machine, and for an argument that is neither an array nor a number.
+    The arguments named in `optional` may be None.
     """
     present = {label: x for label, x in arrays.items() if backend.is_array(x)}
     for label, x in arrays.items():
@@ -41,9 +41,9 @@ def common_dtype(name: str, arrays: Mapping[str, Any], optional: set[str]) -> An
 
 
 def check_dtype(y: Array, dtype: Any, recorded: bool) -> None:
-    """Raise TypeError if an operation returns a floating-point value y of another dtype than that
-    of its arguments, `dtype` (None if y may have any), and if y is complex although the call is
-    `recorded` on the tape."""
+    """Raise TypeError if y, the value of an operation, is a floating-point array of another dtype
+    than `dtype`, that of the arguments (None if y may have any dtype). Also raise it if y is
+    complex and the call is `recorded` on the tape."""
     if recorded and backend.is_complex(y):
         raise TypeError("complex values have no gradient: use no_grad()")
     if dtype is not None and y.dtype != dtype and backend.is_floating(y):
@@ -57,13 +57,14 @@ def explained(
     arrays: Mapping[str, Any],
     requirement: Callable[[], str | None] | None,
 ) -> Exception:
-    """The error that a call of the operation `name` raised, with another message: the name, what
-    `requirement` finds wrong or else the old message, and the shape and dtype of each argument.
+    """An error to raise in place of `error`, which a call of the operation `name` raised. Its
+    message has the name, what `requirement` finds wrong or else the old message, and the shape and
+    dtype of each argument.
 
-    It keeps its class, or gets the nearest base class that takes a text. But if an argument is not
-    an array, an AttributeError becomes a TypeError; and if one is an array of another library than
-    NumPy, a RuntimeError becomes a ValueError. An error of a class that is not in `_EXPLAINED` is
-    returned unchanged.
+    The new error has the class of the old one or, if this class cannot be made from a message
+    alone, its nearest base class that can. But if an argument is not an array, an AttributeError
+    becomes a TypeError; and if one is an array of another library than NumPy, a RuntimeError
+    becomes a ValueError. An error of a class that is not in `_EXPLAINED` is returned unchanged.
     """
     backend.explain_memory(error)
     if not isinstance(error, _EXPLAINED):

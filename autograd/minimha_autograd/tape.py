@@ -81,10 +81,10 @@ class Node:
     saved      the arrays that the pullback saved
     checksum   the checksum of these arrays, to notice a change
     lines      the lines that called the operation, recorded inside detect_anomaly, else ""
-    grads      for each value the gradient accumulated by backward(): in leaves, and in all nodes of
-               a retained graph; None before
-    hooks      a dictionary of pairs: the number of a value, and a function of its gradient; None
-               without hooks
+    grads      for each value the gradient accumulated by backward(), which sets it in leaves, and
+               in all nodes of a retained graph; None before the first backward()
+    hooks      a dictionary whose values are pairs: the number of one of the operation's values,
+               and the hook, a function of its gradient; None without hooks
     """
 
     __slots__ = (
@@ -123,8 +123,9 @@ class Node:
         self.hooks: Hooks | None = None
 
     def pullback(self, *dys: Array | None) -> tuple[Array | None, ...]:
-        """The gradients of the arguments from the gradients dys of the values, None where none is
-        wanted. Broadcasting is undone: each gradient has the shape of its argument."""
+        """The gradients of the arguments, computed from dys, the gradients of the values; None for
+        an argument whose gradient is not wanted. Broadcasting is undone: each gradient has the
+        shape of its argument."""
         gradients = self.gradients(*dys)
         if not self.halves:
             return gradients  # none has 16 bits
@@ -216,6 +217,9 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
 
     This is a topological order: when a node is visited, all its gradients have arrived. Gradients
     of leaves change only after every pullback has run.
+
+    seed    the gradient of value k of root
+    retain  keep the graph, and the gradients of all its nodes; otherwise only leaves keep theirs
     """
     results = []  # nodes whose gradients are to be kept
     halves: dict[int, Any] = {}  # 16-bit dtypes, by the order of nodes whose sums are wider
@@ -306,7 +310,8 @@ def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:
 
 
 def _call_hooks(node: Node, dys: list[Array | None]) -> None:
-    """Replace gradients of a node's values by what its hooks return, unless that is None."""
+    """Call each hook of a node with the gradient of its value. If the hook returns a gradient and
+    not None, this replaces the old one in `dys`."""
     hooks = tuple((node.hooks or {}).values())  # a hook may remove itself
     for k, hook in hooks:
         dy = dys[k]
@@ -324,8 +329,9 @@ def _call_hooks(node: Node, dys: list[Array | None]) -> None:
 
 
 def gone(*_: Array | None) -> tuple[Array | None, ...]:
-    """Raise RuntimeError. Takes the place of the pullback of nodes that backward() freed, and of
-    leaves whose data was replaced by an array of another shape, dtype, library or device."""
+    """Raise RuntimeError. This function takes the place of the pullback in nodes that backward()
+    freed, and in old leaf nodes, after an array of another shape, dtype, library or device has
+    replaced the data of the leaf."""
     raise RuntimeError(
         "backward() through a graph that no longer exists: an earlier backward() freed it, even "
         "if that failed (pass it retain_graph=True), or a leaf was given data of another shape, "
@@ -390,8 +396,8 @@ def checksum(arrays: Sequence[Array], whole: bool = False) -> int:
     """A number that changes when one of the arrays changes.
 
     Covers every byte of arrays up to 1 KiB and 16 entries of larger ones, so a change of a few
-    entries can go unseen. Arrays on a device do not count, since reading them would synchronise
-    it. With whole=True every byte of every array counts.
+    entries can go unseen. The content of arrays on a GPU is left out, since reading it would
+    wait for the GPU. With whole=True the number covers every byte of every array.
     """
     total = 0
     for x in arrays:

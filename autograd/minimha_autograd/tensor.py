@@ -17,19 +17,19 @@ _Binary = Callable[[Any, Any], "Tensor"]
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
-    """A comparison method of Tensor: `compare` receives its array and that of `other`, which may be
-    a Tensor, an array or a number."""
+    """A comparison method of Tensor. It returns compare(a, b) for the Tensor's array a, and b from
+    the other operand, which may be a Tensor, an array or a number."""
     return lambda self, other: compare(self._data, array_of(other))
 
 
 def _swapped(operation: ops.Operation) -> _Binary:
-    """A method such as __radd__, for other + Tensor: Python calls it if `other` cannot add a
-    Tensor. It returns operation(other, self)."""
+    """A method such as __radd__, which Python calls for other + Tensor if `other` itself cannot
+    add a Tensor. It returns operation(other, self)."""
     return lambda self, other: operation(other, self)
 
 
 class Tensor(Variable):
-    """An array with, if requires_grad, a gradient.
+    """An array that knows how it was computed, so that backward() can compute its gradient.
 
     data           the array, of any array-API library; lists and numbers become NumPy arrays
     requires_grad  True makes a leaf, to whose .grad backward() adds; needs real floating-point data
@@ -114,7 +114,8 @@ class Tensor(Variable):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a gradient flows to this Tensor."""
+        """Whether backward() computes a gradient for this Tensor: True for a leaf that was made
+        with requires_grad, and for floating-point results of operations on the tape."""
         return self._edge is not None
 
     @property
@@ -161,7 +162,7 @@ class Tensor(Variable):
         return self._data.device
 
     def detach(self) -> Tensor:
-        """The same data, cut off from the tape."""
+        """A new Tensor with the same data, which requires no gradient: backward() stops there."""
         return Tensor(self._data)
 
     def item(self) -> float:
@@ -175,11 +176,12 @@ class Tensor(Variable):
         retain_graph  keep the graph, for another backward through it, and the .grad of every Tensor
                       in it
 
-        Raises RuntimeError if a needed gradient is missing, this Tensor requires none, or the graph
-        was freed, and if an array that the graph saved was changed: outside `detect_anomaly`, of a
-        large one only some entries are compared, and on a device none. Raises ValueError for a
-        gradient of another shape, TypeError for one of another library or dtype. After an error,
-        the .grad of all leaves is unchanged.
+        Raises RuntimeError if a needed gradient is missing, if this Tensor requires none, if the
+        graph was freed, or if an array that the graph saved was changed. To notice a change,
+        backward() compares every entry of a small array, but only some of a large one and none of
+        an array on a GPU; inside `detect_anomaly` it compares all. Raises ValueError for a gradient
+        of another shape, TypeError for one of another library or dtype. After an error, the .grad
+        of all leaves is unchanged.
         """
         node, k = self._required_edge("backward() on")
         if gradient is None:
@@ -196,9 +198,10 @@ class Tensor(Variable):
     def register_hook(self, hook: Callable[[Array], Any]) -> Hook:
         """Call hook(gradient) whenever backward() has added up the gradient of this Tensor.
 
-        An array or Tensor that it returns, of the same shape and dtype, replaces the gradient;
-        float32 is rounded to 16 bits. The hook must not change the gradient in place: others may
-        share it. remove() of the Hook removes it.
+        If the hook returns an array or Tensor, of the same shape and dtype, this replaces the
+        gradient. For a 16-bit gradient it may also return float32, which is rounded. The hook must
+        not change the gradient in place, since other Tensors may share the array. remove() of the
+        `Hook` that is returned removes it.
         """
         if not callable(hook):
             raise TypeError(f"a hook is a function of the gradient, not a {type(hook).__name__}")
@@ -212,8 +215,9 @@ class Tensor(Variable):
         return self._edge
 
     def _as_gradient(self, gradient: Any) -> Array:
-        """`gradient` as an array of the shape, dtype, library and device of this Tensor. Of another
-        dtype it may only be float32, which is rounded if this Tensor has 16 bits.
+        """`gradient` as an array of the shape, dtype, library and device of this Tensor. If this
+        Tensor has 16 bits, the gradient may also be float32, which is rounded. Numbers and lists
+        are converted.
 
         Raises ValueError for another shape, TypeError for other differences.
         """
@@ -330,7 +334,7 @@ class Tensor(Variable):
 
     @property
     def mT(self) -> Tensor:  # noqa: N802
-        """x with the last two axes swapped."""
+        """This Tensor with its last two axes swapped."""
         return ops.matrix_transpose(self)
 
     # The methods that follow are operations, and have their docstrings.
@@ -450,7 +454,8 @@ for _name, _method in vars(Tensor).items():
 
 
 class Hook:
-    """A function that backward() calls with a gradient, until remove()."""
+    """A function that backward() calls with the gradient of one Tensor, until remove() is
+    called."""
 
     def __init__(self, node: Node, k: int, hook: Callable[[Array], Any]) -> None:
         if node.hooks is None:
@@ -467,8 +472,8 @@ class Hook:
 
 
 def _one_tuple(numbers: tuple[Any, ...]) -> Any:
-    """The argument of reshape((2, 3)) and the arguments of reshape(2, 3): both are (2, 3). A single
-    number is returned as it is."""
+    """Return the tuple (2, 3) whether a method was called as reshape((2, 3)) or reshape(2, 3).
+    `numbers` are the arguments of the call; a single number is returned as it is."""
     if len(numbers) == 1:
         return numbers[0]
     return numbers

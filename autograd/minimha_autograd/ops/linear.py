@@ -143,9 +143,9 @@ Source = tuple[str, Array]
 
 
 def _ones(letters: str, shape: tuple[int, ...], sources: list[Source]) -> list[Source]:
-    """For each letter that only this operand of `shape` has, not one of the sources, dy and the
-    other operand: a vector of ones as a further source. y is a sum over this letter, so all entries
-    along it have the same gradient."""
+    """Further operands for the einsum that computes the gradient of an operand of this shape: a
+    vector of ones for each of its `letters` that none of the `sources`, dy and the other operand,
+    has. y is a sum over such a letter, so all entries along it have the same gradient."""
     _, dy = sources[0]
     xp = namespace(dy)
     found = []
@@ -158,8 +158,8 @@ def _ones(letters: str, shape: tuple[int, ...], sources: list[Source]) -> list[S
 
 
 def _repeated(dx: Array, shape: tuple[int, ...]) -> Array:
-    """dx, the gradient of an operand of this shape, repeated along the axes where dx has length 1
-    and the operand is longer: there the other operand has length 1."""
+    """dx, the gradient of an operand of this shape, repeated along each axis where dx has length 1
+    and the operand is longer. This happens along axes where the other operand has length 1."""
     extra = dx.ndim - len(shape)  # axes of "..." that only the other operand has
     full = list(dx.shape)
     for k, n in enumerate(shape, extra):

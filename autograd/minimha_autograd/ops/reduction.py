@@ -120,8 +120,8 @@ def min(
 
 def _extreme(x: Array, name: str, axis: Axis, keepdims: bool) -> tuple[Array, Pullback]:
     """The value and the pullback of `max` or `min`, according to `name`. Complex entries are
-    compared by their real parts: the value is the entry with the extreme one, the mean of tied
-    entries."""
+    compared by their real parts: the value is the entry with the largest or smallest real part,
+    or the mean of these entries if several are tied."""
     xp = namespace(x)
     kept = _kept(x.shape, axis)
     extreme = getattr(xp, name)
@@ -214,7 +214,8 @@ def cumsum(x: Array, *, axis: int) -> tuple[Array, Pullback]:
 # Remembered, since a training step computes the same few shapes again and again.
 @functools.lru_cache(maxsize=1024)
 def _kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
-    """The shape with length 1 along the reduced axes, as with keepdims=True."""
+    """The shape that a reduction over `axis` with keepdims=True returns: `shape`, but with length 1
+    along the reduced axes."""
     if axis is None:
         return (1,) * len(shape)
     if isinstance(axis, int):

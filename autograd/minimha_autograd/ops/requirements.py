@@ -13,8 +13,8 @@ from ..backend import Array, is_array
 
 
 def broadcasting(*arrays: Array, **_: Any) -> str | None:
-    """What keeps the shapes of the arrays from broadcasting: aligned on the right, their lengths
-    must be equal or 1. None if they broadcast."""
+    """A message that says why the shapes of the arrays do not broadcast: aligned on the right,
+    their lengths must be equal or 1. None if they broadcast."""
     shapes = []
     for x in arrays:
         if is_array(x):  # a number broadcasts to any shape
@@ -47,8 +47,8 @@ def _joined(shapes: list[tuple[int, ...]]) -> str:
 
 
 def multiplying(a: Array, b: Array, **_: Any) -> str | None:
-    """What keeps the matrices a (…, N, K) and b (…, K, L) from being multiplied, and the likely
-    fix; None if they can be multiplied."""
+    """A message that says why the matrices a (…, N, K) and b (…, K, L) cannot be multiplied, with
+    the likely fix; None if they can be multiplied."""
     # Neither numbers nor arrays without axes have a K.
     if not (is_array(a) and is_array(b) and a.ndim and b.ndim):
         return "a product of matrices needs arrays with an axis at least; * multiplies by a number"
@@ -75,8 +75,8 @@ def multiplying(a: Array, b: Array, **_: Any) -> str | None:
 
 
 def axes(x: Array, *_: Array, axis: Any = None, **__: Any) -> str | None:
-    """What is wrong with `axis`, which must be an axis of x, a tuple of different ones, or None for
-    all axes. Returns None if nothing is wrong."""
+    """A message that says what is wrong with `axis`, which must be an axis of x, a tuple of
+    different axes, or None for all axes. Returns None if nothing is wrong."""
     # All the forms of axis as one tuple.
     named: tuple[Any, ...] = (axis,)
     if isinstance(axis, tuple):
@@ -101,7 +101,8 @@ def axes(x: Array, *_: Array, axis: Any = None, **__: Any) -> str | None:
 
 
 def one_axis(x: Array, *_: Array, axis: Any = 0, **__: Any) -> str | None:
-    """What is wrong with `axis`, which must be one axis of x; None if nothing is."""
+    """A message that says what is wrong with `axis`, which must be one axis of x; None if nothing
+    is wrong."""
     if not isinstance(axis, int):
         return f"axis must be an integer, not {axis!r}"
     return axes(x, axis=axis)

@@ -96,7 +96,7 @@ def broadcast_to(
     *,
     shape: tuple[int, ...],
 ) -> tuple[Array, Pullback]:
-    """y = x repeated along new axes and axes of length 1.   dx = dy summed over them."""
+    """y = x repeated along new axes and axes of length 1.   dx = dy summed over these axes."""
     if isinstance(shape, int):
         shape = (shape,)
     shape = tuple(shape)
@@ -148,7 +148,7 @@ def squeeze(
 
 @operation(native=always)
 def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
-    """y = the arrays one after another along axis.   Each gets its part of dy.
+    """y = the arrays one after another along axis.   The gradient of each is its part of dy.
 
     Call it as `concat(a, b, axis=1)` or with one list, `concat([a, b], axis=1)`.
     """
@@ -163,7 +163,7 @@ def concat(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
 
 @operation(native=always)
 def stack(*arrays: Array, axis: int = 0) -> tuple[Array, Pullback]:
-    """y = the arrays side by side along a new axis.   Each gets its part of dy.
+    """y = the arrays side by side along a new axis.   The gradient of each is its slice of dy.
 
     Call it as `stack(a, b, axis=1)` or with one list, `stack([a, b], axis=1)`.
     """
@@ -179,10 +179,10 @@ def split(
     sections: int | tuple[int, ...],
     axis: int = 0,
 ) -> tuple[tuple[Array, ...], Pullback]:
-    """The parts of x along axis: `sections` equal parts, or those that a tuple of indices divides
-    it into: with (2, 5) the parts :2, 2:5 and 5:.
+    """The parts of x along axis. `sections` is the number of equal parts, or a tuple of the indices
+    at which to cut: (2, 5) gives the parts :2, 2:5 and 5:.
 
-    dx = the gradients of the parts one after another, 0 for parts that have none.
+    dx = the gradients of the parts one after another, with 0 for a part whose gradient is None.
     Raises ValueError if x cannot be cut into equal parts, or if the indices decrease.
     """
     xp = namespace(x)
@@ -232,7 +232,7 @@ def pad(
 ) -> tuple[Array, Pullback]:
     """y = x with a margin of a constant value.   dx = dy without the margin.
 
-    pad_width  for each axis (before, after); or one such pair, or one number, for all axes
+    pad_width  a pair (before, after) for each axis; or one such pair, or one number, for all axes
     Raises ValueError for widths that are negative or do not match the axes.
     """
     pairs = _pairs(pad_width, x.ndim)
@@ -289,7 +289,8 @@ def repeat(
     repeats: int,
     axis: int | None = None,
 ) -> tuple[Array, Pullback]:
-    """y = each entry of x, repeated along axis; by default along x as one row.
+    """y = x with `repeats` copies of each entry, side by side along axis. By default x is flattened
+    first.
 
     dx = dy summed over the copies. For grouped heads: (B, G, S, D) to (B, H, S, D) with axis 1 and
     repeats H // G.
