@@ -31,7 +31,7 @@ DEST = "minimha_array_backend"  # where pytest keeps our --array-backend, and no
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register --homework."""
+    """Register the option --homework, the folder of homework to check."""
     parser.getgroup("minimha").addoption(
         "--homework",
         default=".",
@@ -63,7 +63,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any,
 
 def pytest_configure(config: pytest.Config) -> None:
     """Define the fixture xp, with one parameter for each library named by --array-backend; a
-    project's own fixture xp overrides it. Register the mark gradcheck and the summary as well."""
+    project's own fixture xp overrides it. Register the mark gradcheck and the `Summary` as well."""
     names = [name.strip() for name in config.getoption(DEST, "numpy").split(",")]
     for name in names:
         if name not in LIBRARIES:
@@ -111,14 +111,15 @@ def gradcheck(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let -m gradcheck also select the tests that use the fixture."""
+    """Let -m gradcheck also select the tests that use the fixture gradcheck."""
     if "gradcheck" in getattr(item, "fixturenames", ()):
         item.add_marker("gradcheck")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Check what a marked test returns."""
+    """Run a test that has the mark gradcheck, and check the gradients of the function that it
+    returns."""
     test = pyfuncitem.obj
     if pyfuncitem.get_closest_marker("gradcheck") is None:
         return (yield)
@@ -150,7 +151,8 @@ def _check(item: pytest.Function, returned: Any) -> None:
 
 
 def _gradcheck(node: Any) -> Callable[..., Any]:
-    """mh.gradcheck with the settings of the node's marks; the closest mark wins."""
+    """mh.gradcheck with the settings in the gradcheck marks of a test, `node`. If several marks
+    give the same setting, the mark closest to the test wins."""
     from minimha_autograd import gradcheck
 
     if importlib.util.find_spec("minimha"):

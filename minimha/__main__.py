@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_environment() -> None:
-    """Exit if a variable of the environment has a value that attention would refuse later."""
+    """Exit with code 2 if an environment variable, such as MINIMHA_IMPLEMENTATION, has a value for
+    which attention would raise an error later."""
     try:
         threads.number()
         with implementation(os.environ.get("MINIMHA_IMPLEMENTATION") or "auto"):

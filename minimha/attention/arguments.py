@@ -44,8 +44,8 @@ class Gradients(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """The arguments that every implementation of attention receives. Those that `inputs` returns
-    have gradients."""
+    """The arguments that every implementation of attention receives. The property `inputs` selects
+    the seven that have gradients."""
 
     query: Array  # (…, H, T, D)
     key: Array  # (…, G, S, D)
@@ -73,7 +73,8 @@ class Arguments(NamedTuple):
         return (*self.query.shape[:-1], self.key.shape[-2])
 
     def resolved_mask(self) -> Array | None:
-        """The mask as a boolean array, made for the shape of the scores; None without a mask."""
+        """The mask as a boolean array that broadcasts to the shape of the scores; None without a
+        mask."""
         if self.mask is None:
             return None
         return self.mask.array(self.shape, like=self.query)
@@ -102,8 +103,8 @@ def arguments(
     return_weights: bool | str = False,
     return_lse: bool = False,
 ) -> Arguments:
-    """Check the arguments of `scaled_dot_product_attention`. If there is dropout and keep is None,
-    draw keep from rng."""
+    """Check the arguments of `scaled_dot_product_attention`, and return them as `Arguments`. If
+    there is dropout and keep is None, draw from rng which weights to keep."""
     if return_weights not in (False, True, "dropped"):
         raise ValueError(f'return_weights is False, True or "dropped", not {return_weights!r}')
     dropout = backend.setting(dropout)
@@ -189,8 +190,8 @@ _PURPOSES = {
 
 
 def _check_shapes(shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise ValueError unless the shapes of query, key and value match. The keys of the dictionary
-    are what the message calls them."""
+    """Raise ValueError unless the shapes of query, key and value match. `shapes` maps the name of
+    each array in the message, such as "key (…, G, S, D)", to its shape."""
     for title, shape in shapes.items():
         if len(shape) < 2:
             raise ValueError(f"{title} has shape {shape}: it needs at least two axes")
@@ -217,8 +218,8 @@ def _mismatch(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> str
 
 
 def _check_input(name: str, x: Any, query: Array) -> None:
-    """Raise TypeError or ValueError unless the argument x is an array of the library and dtype of
-    query, or a number where a number is allowed."""
+    """Raise TypeError or ValueError unless x is an array of the library and dtype of query or, as
+    scale or softcap, a number. `name` is the argument's name in messages."""
     if x is not query and type(x) is type(query) and x.dtype is query.dtype:
         return  # query has passed
     if name in ("scale", "softcap") and isinstance(x, Number):
@@ -238,8 +239,8 @@ def _check_input(name: str, x: Any, query: Array) -> None:
 
 
 def _check_library(name: str, x: Array, query: Array) -> None:
-    """Raise TypeError if x belongs to another library than query, or if both have real floats of
-    different dtypes."""
+    """Raise TypeError if x is an array of another library than query, or if both are arrays of real
+    floating-point numbers with different dtypes. `name` is what the message calls x."""
     if namespace(x) is not namespace(query) or (
         backend.is_floating(x) and backend.is_floating(query) and x.dtype != query.dtype
     ):

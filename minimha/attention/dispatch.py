@@ -51,9 +51,9 @@ from .arguments import Arguments, Inputs, arguments
 @contextlib.contextmanager
 def implementation(by: str | Callable[..., Any]) -> Iterator[None]:
     """Within the `with` block, this implementation computes `scaled_dot_product_attention`, unless
-    a call names another; where it does not support the arguments, the reference does.
+    a call names another. Where it does not support the arguments, "reference" computes it.
 
-    by  one of `IMPLEMENTATIONS`, "auto", or a function like these
+    by  one of `IMPLEMENTATIONS`, "auto", or a function with the arguments and values of `attention`
 
     Raises ValueError for another name.
     """
@@ -67,8 +67,8 @@ def implementation(by: str | Callable[..., Any]) -> Iterator[None]:
 
 
 def choose(request: str, x: Arguments) -> Candidate:
-    """The candidate that computes attention for these arguments, given the request of the call: a
-    name, "auto" or a function."""
+    """The candidate (a function that is registered as an implementation) that computes attention
+    for these arguments, given the request of the call: a name, "auto" or a function."""
     request = _in_force(request)
     if batch_invariance.get():
         return _in_order(request, x)
@@ -85,8 +85,8 @@ def computed(
     """Compute attention by the candidate chosen: the values (out, weights, lse), where weights and
     lse are None unless asked for, and the pullback to the seven inputs.
 
-    If the candidate is not native, it receives 16-bit floats as float32, and a `Draw` of dropout as
-    a boolean array.
+    A candidate is native if it accepts 16-bit floats and a `Draw`, the seed of a dropout mask. If
+    it is not, it receives float32 and a boolean array in place of them.
     """
     plain = not (backend.is_half(x.query) or isinstance(x.keep, Draw))
     if _rounds_factors(chosen, x):
@@ -105,7 +105,8 @@ def computed(
 
 
 class Dispatch(NamedTuple):
-    """The implementation chosen, and the reasons for or against each."""
+    """The name of the implementation chosen, and the reason for or against each implementation
+    considered."""
 
     implementation: str
     reasons: dict[str, str]
@@ -253,13 +254,13 @@ def _too_small(x: Arguments) -> str | None:
 
 
 def _in_force(request: Any) -> Any:
-    """The request that counts: the request of the call, unless it is "auto"; then the request of
-    the enclosing block or, without one, of the environment variable."""
+    """The request to follow. This is the request of the call, unless that is "auto"; then it is the
+    request of the enclosing `implementation` block or, without one, of the environment variable."""
     return requested.get() if request == "auto" else request
 
 
 def _candidate(name: str) -> Candidate:
-    """The candidate registered under a name. Raises ValueError if there is none."""
+    """The implementation registered under a name. Raises ValueError if there is none."""
     found = named("attention", name)
     if found is None:
         known = ", ".join(map(repr, ["auto", *implementations("attention")]))
@@ -273,9 +274,9 @@ def _candidate(name: str) -> Candidate:
 
 def _in_order(request: Any, x: Arguments) -> Candidate:
     """The candidate "microkernel", the only implementation that keeps the promise of
-    `batch_invariant`: a result has the same bits alone and in a batch.
+    `batch_invariant`: the attention of a sequence has the same bits alone and in a batch.
 
-    Raises TypeError if it cannot keep the promise for these arguments, or if another
+    Raises TypeError if microkernel cannot keep the promise for these arguments, or if another
     implementation is requested.
     """
     found = named("attention", "microkernel")
@@ -296,11 +297,11 @@ def _in_order(request: Any, x: Arguments) -> Candidate:
 
 
 def _rounds_factors(chosen: Candidate, x: Arguments) -> bool:
-    """Whether Q, K and V are rounded to bfloat16: inside `half.bfloat16_products`, by kernels that
-    multiply 16-bit numbers.
+    """Whether to round Q, K and V to bfloat16. This is done inside `half.bfloat16_products`, for
+    kernels that multiply 16-bit numbers.
 
-    Not if there is a bias, a sink, or an array as scale or softcap, or if weights or lse are
-    returned: `half.with_bfloat16` would round these as well, although they are not factors of a
+    Returns False if there is a bias, a sink, or an array as scale or softcap, or if weights or lse
+    are returned: `half.with_bfloat16` would round these as well, although they are not factors of a
     product.
     """
     if x.return_weights or x.return_lse or x.bias is not None or x.sink is not None:

@@ -25,8 +25,8 @@ of the two."""
 
 
 class Gradients(NamedTuple):
-    """The gradients of the six arrays that a step, `position` or `chunk`, receives. That of beta is
-    None if beta is None."""
+    """The gradients of the six arrays that a step, which is `position` or `chunk`, receives. The
+    gradient of beta is None if beta is None."""
 
     query: Array  # (…, T, D)
     key: Array  # (…, T, D)
@@ -55,8 +55,8 @@ def linear_attention(
         dS_t = q_t dout_tᵀ + α_{t+1} dS_{t+1},  dlog_decay_t = Σ dS_t · α_t S_{t−1}
         dq_t = S_t dout_t,  dk_t = dS_t v_t,  dv_t = dS_tᵀ k_t,  dS_0 = α_1 dS_1
 
-    The sum is over the entries of the matrix. The last position has no next one; there, the
-    gradient of the returned state takes the place of α_{t+1} dS_{t+1}.
+    The sum for dlog_decay_t is over the entries of the matrix. The last position has no next one;
+    there, the gradient of the returned state takes the place of α_{t+1} dS_{t+1}.
 
     query, key  (…, H, T, D)
     value       (…, H, T, Dv)
@@ -71,8 +71,9 @@ def linear_attention(
     All forms have the same values and gradients up to rounding. Returns out (…, H, T, Dv) and S
     after the last position, (…, H, D, Dv), with which the next call continues (T = 1 in decoding).
 
-    The rest is left to the caller: a scale or a feature map is applied to query and key, and a
-    column of ones beside value gives Σ α_{s+1} ⋯ α_t (q_t · k_s), by which out can be divided.
+    There is no scale, feature map or normalisation here. The caller can apply a scale or a feature
+    map to query and key, and append a column of ones to value: the last column of out is then
+    Σ α_{s+1} ⋯ α_t (q_t · k_s), the sum by which to divide the others.
     16-bit arrays are computed in float32; the results, including the state, have 16 bits.
     Raises ValueError for shapes that do not match.
     Source: Katharopoulos et al., "Transformers are RNNs" (2020); with decay and in chunks, Sun et
@@ -100,7 +101,9 @@ def gated_delta_rule(
     form: str = "chunked",
     chunk: int = 64,
 ) -> Result:
-    """Linear attention that writes only what the state does not yet return: out_t = S_tᵀ q_t.
+    """Linear attention that writes to its state S only what S does not yet return for a key.
+
+    out_t = S_tᵀ q_t, as in `linear_attention`, but with another update of the state:
 
         S_t = α_t S_{t−1} + k_t u_tᵀ,  u_t = β_t (v_t − α_t S_{t−1}ᵀ k_t)
             = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ
@@ -108,9 +111,10 @@ def gated_delta_rule(
     α_t S_{t−1}ᵀ k_t is the old value of the key k_t. Linear attention adds the new value to it;
     here, with β_t = 1 and a key of length 1, the new value replaces it: S_tᵀ k_t = v_t.
 
-    beta  how much of the difference is written, broadcasts to (…, H, T). The state cannot grow
-          without new values if 0 ≤ β_t ‖k_t‖² ≤ 2: the write multiplies what S returns for k_t by
-          1 − β_t ‖k_t‖². In the paper, keys have length 1 and β_t is between 0 and 1
+    beta  how much of the difference between the new and the old value is written, broadcasts to
+          (…, H, T). The state cannot grow without new values if 0 ≤ β_t ‖k_t‖² ≤ 2: the write
+          multiplies what S returns for k_t by 1 − β_t ‖k_t‖². In the paper, keys have length 1 and
+          β_t is between 0 and 1
 
     The gradients are those of `linear_attention` with u_t as value, plus a term for the second use
     of each key, which also reads the old value:
@@ -167,8 +171,9 @@ def _computed(
 
 
 def _full(name: str, x: Array | None, shape: tuple[int, ...], like: Array) -> Array:
-    """x broadcast to this shape, or zeros like the array `like` if x is None. Raises ValueError,
-    with the name, if x does not broadcast."""
+    """x broadcast to this shape, or zeros of this shape, with the dtype and on the device of the
+    array `like`, if x is None. Raises ValueError, with `name` in its message, if x does not
+    broadcast."""
     if x is None:
         return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
     if not broadcasts(tuple(x.shape), tuple(shape)):
@@ -248,7 +253,8 @@ def position(
     log_decay: Array,  # log α (…, 1)
     state: Array,  # S (…, D, Dv)
 ) -> Result:
-    """The step for a single position, with rows q, k and v. Read the gradients from the bottom up.
+    """The step for a single position, whose q, k and v are row vectors. The second column has the
+    gradients; read it from the bottom up.
 
         kept  = α S                dα = Σ dkept · S,       dS = α dkept
         error = v − k kept         dv = derror,            dkept −= kᵀ derror,  dk −= derror keptᵀ
@@ -303,16 +309,18 @@ def chunk(
 ) -> Result:
     """The step for T positions at once, by products of matrices.
 
-        out   = past + weights new         `reading` by the queries
-        error = V − (own + coupling new)   `reading` by the keys, each of what is strictly earlier
+        out   = past + weights new         what the queries read: see `reading`
+        error = V − (own + coupling new)   V minus what the keys read, from S and earlier keys
         new   = β error                    in linear attention, new = V
         after = whole · S + (until · K)ᵀ new
 
-    past and own come from the state S; weights and coupling (…, T, T) say how much each query or
-    key reads of the rows of new, which the keys of this chunk write. All of them contain factors of
-    `remaining`, whose last row gives whole, the decay of S over the chunk, and until (…, T, 1), the
-    decay from each position to the end. The errors solve a triangular system. So does r, the
-    gradient of new, where dnew is the part of it that comes through out and after:
+    Each key writes its row of new to the state. past and own are what the queries and the keys read
+    from the state S before the chunk; weights and coupling (…, T, T) say how much of each row of
+    new they read. All four contain decays from `remaining`, whose last row gives whole, the decay
+    of S over the chunk, and until (…, T, 1), the decay from each position to the end of the chunk.
+
+    error is the solution of a triangular system, and so is r, the full gradient of new. dnew is the
+    part of r that comes through out and after:
 
         (I + coupling · βᵀ) error = V − own
         (I + β · coupling)ᵀ r = dnew,         dV = β r,  dβ = Σ r · error
@@ -384,15 +392,16 @@ def reading(
     left: Array,  # (…, T, T + 1)
     visible: Array,  # (T, T)
 ) -> tuple[Array, Array, Callable[..., tuple[Array, ...]]]:
-    """Rows, which are queries or keys, read past + weights · new: past from the state S before the
-    chunk, and weights · new from what the visible keys write, new (…, T, Dv). Returns weights, past
-    and a pullback.
+    """What `rows`, which are queries or keys, read: past + weights new. They read past from the
+    state S before the chunk, and weights new from new (…, T, Dv), which the keys of the chunk
+    write. Returns weights, past and a pullback.
 
         past = since · (rows S),  weights = within · rows Kᵀ
 
-    left, from `remaining`, is [since within]: the decay of S, (…, T, 1), and that of what
-    each key wrote, (…, T, T). The pullback takes the gradient of what the rows read, and new. It
-    returns the gradients of rows, key, state and log left.
+    left, from `remaining`, joins the columns since (…, T, 1), the decay of S up to each row, and
+    within (…, T, T), the decay of what each key wrote. visible is True where a key is not later
+    than the row. The pullback takes the gradient of what the rows read, and new. It returns the
+    gradients of rows, key, state and log left.
     """
     xp = namespace(rows)
     since = left[..., :1]  # (…, T, 1)
@@ -418,13 +427,14 @@ def reading(
 
 
 def remaining(log_decay: Array) -> Array:
-    """left (…, T, T + 1): the fraction that remains at position i, after the decay, of the state
-    before the chunk (column 0) and of what key j − 1 has written (column j > 0); 0 for later keys.
+    """The array left (…, T, T + 1): the fraction that remains at position i, after the decay, of
+    the state before the chunk (column 0) and of what the key at position j − 1 has written
+    (column j > 0). It is 0 for keys later than i.
 
         left[i, j] = exp(Σ log_decay[m] over j ≤ m ≤ i)
 
-    Each sum is computed from its own j on. As a difference of two sums from the start, it would be
-    ∞ − ∞ after a decay to 0, and inexact after a strong decay.
+    Each sum is added up from m = j. As the difference of two sums that both start at m = 0, it
+    would be ∞ − ∞ after a decay to 0, and inexact after a strong decay.
     """
     xp = namespace(log_decay)
     t = log_decay.shape[-1]

@@ -119,9 +119,9 @@ def _heads(
     lead: tuple[int, ...],
     shape: tuple[int, ...],
 ) -> list[Any]:
-    """A list with one entry for each head of each sequence, whose axes are `lead`. If x is an
-    array, which broadcasts to (*lead, *shape), the entries are its parts of this shape. If x is a
-    number or None, each entry is x itself."""
+    """A list with one entry for each head of each sequence. `lead` are the lengths of the batch and
+    head axes, such as (B, H). If x is an array, it must broadcast to (*lead, *shape), and each
+    entry is the part of one head, of `shape`. If x is a number or None, each entry is x itself."""
     count = math.prod(lead)
     if not backend.is_array(x):
         return [x] * count
@@ -150,8 +150,8 @@ def _per_head(x: Array, query: Array) -> Array:
 
 
 def _per_group(dx: Array | None, shape: tuple[int, ...]) -> Array | None:
-    """Add up the query heads that read the same key head: (…, H, S, N) -> (…, G, S, N), which is
-    `shape`. Returns None if dx is None."""
+    """Add up the gradients of the query heads that read the same key head: dx (…, H, S, N) to
+    `shape`, (…, G, S, N). Returns None if dx is None."""
     if dx is None or dx.shape == shape:
         return dx
     xp = namespace(dx)

@@ -22,8 +22,8 @@ def merge_attention(
         out, lse = mh.merge_attention(*zip(first, other))
 
     outs  (…, T, Dv) each, the outputs of the parts
-    lses  (…, T) each, the logarithms of their sums of exponentials: −∞ where a part has no visible
-          key and no sink; its out, 0 there, then changes nothing
+    lses  (…, T) each, the logarithms of the parts' sums of exponentials. Where a part has no
+          visible key and no sink, its lse is −∞ and its out is 0, and it changes nothing
 
     out = Σ wₚ outₚ and lse = log Σ exp(lseₚ), with the weights wₚ = exp(lseₚ − lse) of the parts p,
     which sum to one where a part is not empty. Both have gradients: see `merged`. A sink belongs to
@@ -43,8 +43,8 @@ def merged(*arrays: Array) -> tuple[tuple[Array, Array], Pullback]:
 
         doutₚ = wₚ · dout          dlseₚ = wₚ · (Σ dout · (outₚ − out) + dlse)
 
-    The sum is over the last axis. Where all parts are empty, everything is 0, and lse −∞. This is
-    attention to the parts: their scores are the lses, and their values the outs.
+    The sum is over the last axis. Where all parts are empty, lse is −∞, and out and all gradients
+    are 0. This is attention to the parts: their scores are the lses, and their values the outs.
     """
     xp = namespace(*arrays)
     count = len(arrays) // 2

@@ -156,9 +156,9 @@ def _capped(
 
 
 def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tuple[Array, Pullback]:
-    """The softmax of the scores, with a sink if there is one, which broadcasts to (…, H). The
-    pullback takes the gradients of the weights and of lse, None if lse has none, and returns those
-    of the scores and of the sink, None without a sink."""
+    """The softmax of the scores, with a sink, which broadcasts to (…, H), unless it is None. The
+    pullback takes the gradients of the weights and of lse, which is None if lse is not used. It
+    returns the gradients of the scores and of the sink; the latter is None without a sink."""
     if sink is None:
         weights, pull = masked_softmax(scores, mask=visible)
 
@@ -194,8 +194,8 @@ def drop_weights(weights: Array, keep: Array | None, p: float) -> tuple[Array, P
 
 
 def visible_pairs(mask: Array | None, bias: Array | None) -> Array | None:
-    """A boolean array that is True for the pairs that neither the mask nor a bias of −∞ hides; None
-    if no pair is hidden."""
+    """A boolean array that is True for the pairs that neither the mask nor a bias of −∞ hides. None
+    if there is no mask, and no bias of −∞; on a GPU, if there is neither a mask nor a bias."""
     if bias is None:
         return mask
     xp = namespace(bias)

@@ -17,10 +17,10 @@ from .reference import pair_scores, visible_pairs, weighted_sum
 
 
 class Steps(dict[str, Any]):
-    """A dictionary of the intermediates of attention by name, in order, which are attributes, too:
-    steps["weights"] is steps.weights.
+    """A dictionary of the intermediates of attention by name, in the order in which they are
+    computed. Each is also an attribute: steps.weights is steps["weights"].
 
-    After backward(), `gradients` has their gradients under the same names.
+    After backward(), the dictionary `gradients` has their gradients under the same names.
     """
 
     def __init__(self) -> None:
@@ -54,13 +54,13 @@ def attention_steps(
 ) -> Steps:
     """`scaled_dot_product_attention` with its intermediates. Returns a `Steps` with
 
-        raw      Q Kᵀ                                    (…, H, T, S), like all but keep and out
+        raw      Q Kᵀ                                    (…, H, T, S), as all except keep and out
         scaled   scale · raw
         capped   softcap · tanh(scaled / softcap)        with a softcap
         biased   capped + bias                           with a bias
         scores   the last of these, −∞ where hidden
         weights  softmax(scores), with the sink
-        keep     what dropout keeps, boolean             with dropout
+        keep     True for weights that dropout keeps     with dropout; broadcasts to (…, H, T, S)
         dropped  keep · weights / (1 − dropout)          with dropout
         out      dropped V                               (…, H, T, Dv)
 

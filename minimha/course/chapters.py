@@ -50,7 +50,8 @@ CHAPTERS = {
 
 
 def notebooks() -> list[Path]:
-    """The student notebooks in order: those in the package, or in a clone those at its top."""
+    """The paths of the student notebooks in order: in an installed package those in its folder
+    notebooks, in a clone of the repository those in the folder notebooks at its top."""
     here = Path(__file__).parents[1]
     folder = next(f for f in (here / "notebooks", here.parent / "notebooks") if f.is_dir())
     paths = (folder / f"{chapter.stem}.ipynb" for chapter in CHAPTERS.values())
@@ -58,7 +59,8 @@ def notebooks() -> list[Path]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `minimha notebooks`, and store the function that runs it as `run`."""
+    """Add the arguments of the command `minimha notebooks`, and set the option `run` to the
+    function that runs this command."""
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path("minimha-notebooks"), metavar="DIR",
         help="where they go (default: minimha-notebooks); existing files stay unchanged",
