@@ -18,7 +18,7 @@ def attention(implementation: str = "reference", *, backward: bool = True, **let
     implementation  "reference", "loop", or "steps" for `attention_steps`
 
         forward flops   2·B·H·T·S·(D + Dv), and twice that backward, in all implementations
-        saved           B·H·T·S numbers, the weights; in a loop with grouped heads also each head's
+        saved           B·H·T·S numbers, the weights; in "loop" with grouped heads also each head's
                         copy of its keys and values
 
     The arguments letters and backward are those of `projections`. The raw and scaled scores that

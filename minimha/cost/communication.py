@@ -30,29 +30,30 @@ def communication(
     backward: bool = True,
     **letters: Any,
 ) -> list[Sent]:
-    """What each rank sends in one attention layer, in the order of ranks.
+    """What each rank sends in one attention layer: a list with a `Sent` for rank 0, 1, 2, …
 
         mh.cost.communication("ring", 4, T=16_384, H=8, D=64, causal=True, zigzag=True)
 
-    Rank r holds T_r positions, or H_r query heads and G_r key heads. Forward, it sends
+    Rank r holds T_r positions, or H_r query heads and G_r key heads. In the forward pass, it sends
 
         data      nothing: it has its own sequences
         heads     an all_reduce of B·T·M entries
         ulysses   three all_to_all, of Q, K and V: B·T_r·((H − H_r)·D + (G − G_r)·(D + Dv)) entries;
                   then one of the outputs, B·(T − T_r)·H_r·Dv
-        ring      the keys and values of each rank s, itself included, if it hands them on:
-                  B·G·T_s·(D + Dv) entries. For each head and each of the `pieces` of a rank's
-                  positions these are two messages, keys and values. Also two integers to every
-                  other rank
+        ring      its own keys and values, and those of other ranks that it receives, to the next
+                  rank whose queries see them, if there is one: B·G·T_s·(D + Dv) entries for those
+                  of rank s. For each head and each of the `pieces` of a rank's positions these are
+                  two messages, keys and values. Also two integers to every other rank
 
-    and backward an all_reduce or four all_to_all again. In the ring, gradients travel with keys and
-    values: the owner of these sends as much as forward, each later rank twice as much, and the last
-    one only the gradients, to the owner.
+    In the backward pass, it sends an all_reduce or four all_to_all again. In the ring, gradients
+    travel with keys and values: the rank that owns these sends as much as in the forward pass, each
+    later rank twice as much, and the last rank only the gradients, to the owner.
 
     way, ranks      how the layer is shared, one of the four names above, and among how many ranks
-    causal, window  which keys queries of the ring see: j ≤ i, or i − window ≤ j ≤ i
+    causal, window  which keys j a query i of the ring sees: j ≤ i, or i − window ≤ j ≤ i
     zigzag          which positions a rank of the ring holds: see `parallel.part`
-    letters         those of `Setting.of`, of the whole sequence and of all heads
+    letters         those of `Setting.of`, such as T and H: the sizes of the whole sequence, and of
+                    all heads together
 
     Raises ValueError for another way, and for more ranks than positions or key heads to share.
     """
@@ -78,7 +79,7 @@ def update(buckets: Iterable[int], ranks: int, dtype: str = "float32") -> list[S
     """What each rank sends to update parameters that all ranks hold: a reduce_scatter of their
     gradients and an all_gather of the new parameters, for each bucket of `parallel.Buckets`.
 
-    buckets  their numbers of entries
+    buckets  the number of entries of each bucket
     """
     size = Setting.of(T=1, H=1, M=1, dtype=dtype).itemsize
     return _total([[Sent()] * ranks, *(_all_reduce(n, ranks, size) for n in buckets)])
@@ -87,9 +88,10 @@ def update(buckets: Iterable[int], ranks: int, dtype: str = "float32") -> list[S
 def training_step(
     way: str, ranks: int, buckets: Iterable[int], *, layers: int, **settings: Any
 ) -> list[Sent]:
-    """What each rank sends in a step of `training.ParallelTraining`, unless the step collects the
-    whole model: `communication` in every layer, the `update`, and an all_reduce for each of two
-    numbers, the loss and the square of the gradient's norm.
+    """What each rank sends in a step of `training.ParallelTraining`: `communication` in every
+    layer, the `update`, and an all_reduce for each of two numbers, the loss and the square of the
+    gradient's norm. In some steps, the ranks also collect the whole model for a checkpoint; this is
+    not counted.
 
     buckets are those of `update`, settings those of `communication`.
     """
@@ -119,7 +121,7 @@ def _ulysses(s: Setting, ranks: int, backward: bool) -> list[Sent]:
     def swapped(have: list[int], split: list[int], width: int) -> list[Sent]:
         """What each rank sends in an all_to_all. Before it, rank r holds have[r] entries of the
         first axis and all entries of the second one; after it, all of the first and split[r] of the
-        second. Each entry stands for B · width numbers."""
+        second. The axes are positions and heads. Each entry stands for B · width numbers."""
         return [
             Sent(s.itemsize * s.B * width * n * (sum(split) - own), ranks - 1)
             for n, own in zip(have, split, strict=True)

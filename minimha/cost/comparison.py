@@ -27,9 +27,10 @@ def compare(
         mh.cost.compare(M=512, H=8, T=128)
         mh.pictures.costs(mh.cost.compare(M=512, H=8, T=128), over="H")
 
-    machine  whose times to expect; by default those of this machine, from `calibrate`
-    letters  those of `Setting.of`. Sizes left out follow the others, also where `costs` or `over`
-             replaces one
+    machine  the machine for which the table predicts times; by default this one, measured by
+             `calibrate`
+    letters  those of `Setting.of`. Where `costs` or `over` replaces a size, the sizes that are not
+             given here are computed again: with H=8, D=64 and no M, H=4 makes M 256
 
     Raises ValueError for sizes that do not match.
     """
@@ -59,8 +60,9 @@ class Comparison:
         }
 
     def over(self, axis: str) -> dict[int, dict[str, Cost]]:
-        """The costs at sizes of one axis, "M", "H", "D" or "T": powers of two, D up to 2·M, and the
-        size of this setting, except impossible ones, such as an H that does not divide M."""
+        """The costs for a range of sizes of one axis, "M", "H", "D" or "T": a dictionary from each
+        size to the result of `costs`. The sizes are powers of two, D up to 2·M, and the size in
+        this setting. Impossible sizes are left out, such as an H that does not divide M."""
         low, high = _POWERS[axis]
         if axis == "D":
             high = (2 * self.setting.sizes.d_model).bit_length() - 1

@@ -49,10 +49,10 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
         latent, absorbed  the same, in the absorbed form            C + Dr
 
     The flops that grow with S are 2·B·H·S·(D + Dv) for the first three, 2·B·H·S·(2·C + Dr) for the
-    absorbed form, and for the plain one 2·B·H·S·(D + Dr + Dv) and 2·B·H·S·C·(D + Dv) to make keys
-    and values again.
+    absorbed form, and for plain latent attention 2·B·H·S·(D + Dr + Dv), and 2·B·H·S·C·(D + Dv) to
+    make the keys and values of all positions again.
 
-    G          of the grouped kind
+    G          the number of key heads of the grouped kind
     C, Dr, Cq  the widths latent, rope_dim and query_latent of `LatentAttention`
     letters    M, H, B, D, Dv and dtype, as in `Setting.of`; there are no biases
 
@@ -72,8 +72,8 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
 
         cache     numbers in the cache for each token
         matrices  the shapes of the weights, without W^O; each multiplies one row per sequence
-        more      costs to add
-        heads     the G, D and Dv of the attention
+        more      the cost of whatever else this kind of attention computes
+        heads     the G, D and Dv with which to count the attention
         """
         matrices = [*matrices, (h * dv, m)]
         products = [p for size in matrices for p in linear(s.B, *size, bias=False)]

@@ -17,8 +17,8 @@ class Step:
     parameters  learned numbers
     flops       of the matrix products, forward and backward
     state       bytes of the parameters, their gradients, and the two moments of Adam
-    update      bytes that Adam reads and writes: all of the state, and all but the gradients
-    kept        bytes of the attention weights that are stored for the backward
+    update      bytes that Adam moves: it reads all of the state, and writes all but the gradients
+    kept        bytes of the attention weights that are stored for the backward pass
     """
 
     parameters: int
@@ -38,8 +38,9 @@ def gpt_step(vocabulary: int, layers: int, **letters: Any) -> Step:
         flops       3 · B·T · (layers · (24 M² + 4 T·M) + 2 M · vocabulary)
         kept        layers · B·H·T² numbers with "reference"; "tiled" stores no weights
 
-    in the usual case H·D = M with G = H, Dv = D and biases. Bytes are those of this dtype. `kept`
-    counts attention weights, not the other activations that a step keeps.
+    in the usual case H·D = M with G = H, Dv = D and biases. The bytes are those of numbers of the
+    dtype among the letters. `kept` counts attention weights, not the other activations that a step
+    keeps.
     """
     s = Setting.of(**letters)
     width, n = s.sizes.d_model, s.B * s.T

@@ -22,7 +22,7 @@ Curve = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Machine:
-    """The times of a machine.
+    """How long operations take on a machine.
 
     products  seconds of a matrix product, as a function of its flops
     walks     seconds of an elementwise operation, as a function of the bytes it reads and writes
@@ -34,9 +34,10 @@ class Machine:
     overhead: float
 
     def seconds(self, cost: Cost) -> float:
-        """The expected time in seconds: the sum over the primitives, each as often as it runs, of
+        """The expected time in seconds: the sum over all primitives, counted as often as they run,
+        of the following, where `products` and `walks` are the functions of this machine.
 
-            overhead + max(matrices · time(flops / matrices), time(bytes))
+            overhead + max(matrices · products(flops / matrices), walks(bytes))
 
         Source: Williams et al., "Roofline: An Insightful Visual Performance Model for Multicore
         Architectures" (2009), with curves in place of one peak and one bandwidth.
@@ -65,7 +66,7 @@ def calibrate(dtype: str = "float32") -> Machine:
               have waited for each other: the time per flop of the smaller one counts instead
     walks     sums of two arrays of 2¹⁰ to 2²¹ entries. Eight results exist at once, as activations
               do in training, so small ones lie in the cache, larger ones in memory, and the largest
-              in memory that the system has yet to provide
+              in fresh memory, which the operating system must provide first
     overhead  the time of the stacked projections of a 2 × 2 input, forward and backward, divided by
               the number of calls in it
     """
@@ -99,8 +100,8 @@ def calibrate(dtype: str = "float32") -> Machine:
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """The shortest time of a call, among all the calls that fit into 0.03 s. A longer time includes
-    an interruption."""
+    """The shortest time of a call, among all the calls that fit into 0.03 s: an interrupted call
+    takes longer."""
     least = math.inf
     call()
     start = now = time.perf_counter()
@@ -112,8 +113,9 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def _on(curve: Curve, size: float) -> float:
-    """The seconds for a size, read from a curve: a power law between neighbouring points, and
-    proportional to the size beyond the first and the last point."""
+    """The seconds for a size, read from a curve, which has the seconds for some sizes. Between
+    neighbouring points the time is a power law; below the first and above the last point it is
+    proportional to the size."""
     if not size:
         return 0.0
     k = bisect.bisect([n for n, _ in curve], size)

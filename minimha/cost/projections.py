@@ -71,8 +71,8 @@ def _weights(form: str, z: Sizes, bias: bool) -> list[int]:
 
 def _fused(s: Setting) -> list[Primitive]:
     """The primitives of the fused form: one product gives Q, K and V, and a node of the tape cuts
-    out each of the three. Backward, the heads of each of the three gradients are merged to rows,
-    and the results are joined in one array."""
+    out each of the three. In the backward pass, the heads of each of the three gradients are merged
+    to rows, and the results are joined in one array."""
     z, n = s.sizes, s.B * s.T
     roles = list(z.roles().values())
     columns = sum(count * dim for _, count, dim in roles)

@@ -13,7 +13,7 @@ class Setting:
     """The sizes of a computation, in the letters of the glossary: `Setting.of(M=512, H=8, T=128)`.
 
     B, T, S  batch, query positions, key positions
-    sizes    M, Mk, Mv, H, G, D, Dv
+    sizes    M, Mk, Mv (the widths of the inputs query, key and value), H, G, D, Dv
     cross    whether query, key and value are three inputs instead of one
     bias     whether the projections have biases
     dtype    "float32" or "float64"

@@ -12,14 +12,14 @@ def speculation(acceptance: float, ahead: int, ratio: float, *, scoring: float =
 
     acceptance  a, the probability that a drafted token is accepted, whatever the earlier ones were
     ahead       k, the number of tokens drafted in a round
-    ratio       c, the time of a call of the draft over that of the model, both with one token and
-                with drawing the next
-    scoring     s, the time of the model's call with k + 1 tokens over that with one. It is about 1
-                if reading the weights takes nearly all the time
+    ratio       c, the time of a call of the draft model divided by that of a call of the model,
+                both with one token, and including the draw of the next one
+    scoring     s, the time of the model's call with k + 1 tokens divided by that with one token. It
+                is about 1 if reading the weights takes nearly all the time
 
     The numerator is the mean number of tokens in a round: with ratio=0 and s = 1, the result is
-    the mean number of tokens for each call of the model. With s = 1, some k makes it faster if
-    a > c.
+    the mean number of tokens for each call of the model. With s = 1, `speculate` is faster for some
+    k if a > c.
     Source: Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
     Decoding" (2023), theorem 3.8, where s = 1.
     """
