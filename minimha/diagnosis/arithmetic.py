@@ -24,8 +24,9 @@ from .trace import RESULT, Trace
 
 
 def before_comparing(trace: Trace, name: str) -> Cause | None:
-    """Return the cause of a wrong gradient if it is known without comparing the gradient with those
-    of known mistakes, or if no comparison is possible; otherwise None."""
+    """Return the cause of the wrong gradient of a node, `name`, if it can be told without comparing
+    this gradient with those that known mistakes would give: a NaN or a wrong shape, for example. If
+    no comparison is possible, return a cause that says so. Otherwise return None."""
     consumers, target = trace.consumers(name), trace.targets[name]
     not_linear = trace.failed.gradients.not_linear
     if not_linear and (name in not_linear or name not in trace.inputs):
@@ -74,8 +75,9 @@ _SWAPPED = "it is the gradient of {}: check the order in which the gradients are
 
 
 def counted(step: Step) -> Iterator[Mistake]:
-    """Yield the gradients that result if, in a function that runs on several ranks, each
-    contribution is counted once for each rank, or the contributions of other ranks are left out."""
+    """For a function that runs on several ranks, yield the gradient that results if every
+    contribution is counted once per rank instead of once, and the one that results if the
+    contributions of other ranks are left out."""
     trace = step.trace
     ranks = getattr(trace.function.f, "ranks", 1)  # `parallel.across` sets it
     if ranks == 1 or step.consumer is not None or step.name not in trace.inputs:
@@ -103,8 +105,8 @@ def counted(step: Step) -> Iterator[Mistake]:
 
 
 def uses(step: Step) -> Iterator[Mistake]:
-    """Yield the gradients of a node that is used several times, if the shares of some uses are
-    missing, or counted twice."""
+    """Yield the gradients that result for a node that is used several times, if the contributions
+    of some uses are missing or counted twice."""
     parts = [*step.parts.values()]
     if any(_parallel(a, b) for a, b in itertools.combinations(parts, 2)):
         return  # a factor in one looks like more or less of the other
@@ -156,9 +158,10 @@ def constant_ratio(step: Step) -> Iterator[Mistake]:
 
 
 def _lengths(step: Step) -> Iterator[tuple[int, str]]:
-    """Yield each product of up to three lengths of axes over which a gradient may have been summed
-    or averaged, and its factors as text: " = 3 · 4", or "" for one length. The candidates are the
-    axes that only the node has, or only its consumer, the node computed from it."""
+    """Yield the numbers of entries over which a gradient may have been summed or averaged, each
+    with its factors as text: 12 and " = 3 · 4", or 3 and "" for a single axis. A number is the
+    product of the lengths of up to three axes, each of which the node has but not its consumer, the
+    node computed from it, or the other way round."""
     before, after = (Counter(step.values[n].shape) for n in (step.name, step.consumer or RESULT))
     lengths = [*(after - before).elements(), *(before - after).elements()]
     for count in range(1, min(len(lengths), 3) + 1):
@@ -168,9 +171,9 @@ def _lengths(step: Step) -> Iterator[tuple[int, str]]:
 
 
 def reordered(step: Step) -> Iterator[Mistake]:
-    """Yield the right gradient with its axes in every order, and the gradient found if it has the
-    right numbers in a wrong order: the one that results if a reshape takes the place of a
-    transpose."""
+    """Yield the right gradient with its axes in every order. Also yield the gradient that the
+    pullback computed, if it has the right numbers in the wrong order that results when a reshape
+    takes the place of a transpose."""
     for axes in itertools.permutations(range(step.right.ndim)):
         swapped = np.transpose(step.right, axes)
         yield "transposed", swapped, "it is the right gradient, transposed"
@@ -192,8 +195,8 @@ def reordered(step: Step) -> Iterator[Mistake]:
 
 
 def another_input(step: Step) -> Iterator[Mistake]:
-    """Yield the right gradients of the other nodes whose gradients are wrong: two of them may have
-    been returned in the wrong order."""
+    """Yield the right gradients of the other nodes whose gradients are wrong, since the pullback
+    may have returned two gradients in the wrong order."""
     candidates = set(step.trace.wrong) - {step.name, *step.downstream}
     for name, gradient in step.gradients.items():
         if name in candidates:
@@ -201,9 +204,9 @@ def another_input(step: Step) -> Iterator[Mistake]:
 
 
 def passed_through(step: Step) -> Iterator[Mistake]:
-    """Yield the gradient found if it is a multiple of the gradient of a later node, since the
-    derivative of the step between the two nodes is missing. Also yield the right gradient plus that
-    of a later node, as if the forward added the node to it."""
+    """Yield the gradient that the pullback computed, if it is a multiple of the gradient of a later
+    node: then the derivative of the step between the two nodes is missing. Also yield the right
+    gradient plus that of a later node, as if the forward added the step's node to the later one."""
     for name in step.downstream:
         dy = summed_to(step.gradients.get(name), step.value.shape)
         if (ratio := step.multiple(dy, step.yours)) is not None:
@@ -222,9 +225,9 @@ def passed_through(step: Step) -> Iterator[Mistake]:
 
 
 def product(step: Step) -> Iterator[Mistake]:
-    """Yield the gradient found if it is a product of a gradient and a value, but the wrong product,
-    as with a wrong factor or transpose; also if it is the right product of one item of the batch,
-    and not the sum over all items."""
+    """Yield the gradient that the pullback computed, if it is a product of a gradient and a value,
+    but not the right one: a factor is wrong or not transposed, for example. Also yield it if it is
+    the right product for one item of the batch, instead of the sum over all items."""
     shape = step.value.shape
     known = [(p, summed_to(p.array, shape)) for p in (*products(step), *elementwise(step))]
     same = [p for p, made in known if step.multiple(made, step.right) is not None]

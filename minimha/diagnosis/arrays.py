@@ -20,9 +20,9 @@ def summed_to(x: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None
 
 
 def in_same_place(pairs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return the products (…, n, m) of matrices with the same batch index, given the products of
-    all pairs of matrices, which np.dot computes: `pairs` (…, n, …, m). `shape` is that of the
-    result. Returns None if `pairs` has another shape."""
+    """Return the batch of products a[i] @ b[i], of this shape, (…, n, m), given the products
+    a[i] @ b[j] of all pairs, as np.dot(a, b) computes them: `pairs` (…, n, …, m). Returns None if
+    `pairs` has another shape."""
     *batch, n, m = shape if len(shape) > 2 else (0, 0, 0)
     if pairs.shape != (*batch, n, *batch, m):
         return None
@@ -32,8 +32,8 @@ def in_same_place(pairs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | Non
 
 
 def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """Return a @ b. If one of the arrays has fewer heads, each of its heads is multiplied with a
-    group of the other's heads. Returns None if the shapes do not fit."""
+    """Return a @ b. If one array has fewer heads (axis −3), each of its heads is multiplied with a
+    group of heads of the other array. Returns None if the shapes do not fit."""
     if a.ndim >= 3 <= b.ndim and 0 not in (heads := (a.shape[-3], b.shape[-3])):
         a = np.repeat(a, max(heads[1] // heads[0], 1), axis=-3)
         b = np.repeat(b, max(heads[0] // heads[1], 1), axis=-3)
@@ -63,5 +63,5 @@ def summed_over_groups(x: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 def through_softmax(p: np.ndarray, dp: np.ndarray, axis: int = -1) -> np.ndarray:
     """Return the gradient of the scores, P · (dP − Σ P · dP), from the weights P = softmax(scores)
-    and their gradient dP."""
+    along an axis and their gradient dP."""
     return np.asarray(p * (dp - (p * dp).sum(axis=axis, keepdims=True)))

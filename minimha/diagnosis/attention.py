@@ -215,8 +215,8 @@ def dropout(step: Step) -> Iterator[Mistake]:
 
 
 def mask(step: Step) -> Iterator[Mistake]:
-    """Yield the gradient found if it is wrong only at entries that do not affect the result,
-    because the forward masks them."""
+    """Yield the gradient that the pullback computed, if it is wrong only at entries that do not
+    affect the result, because the forward masks them."""
     if step.is_part:
         return  # the other consumers may depend on what is masked here
     size, off = abs(step.right).max(initial=0.0), step.off
@@ -232,7 +232,7 @@ def mask(step: Step) -> Iterator[Mistake]:
 
 
 def parts_exchanged(step: Step) -> Iterator[Mistake]:
-    """Yield the gradient of a node that is split into parts, with the gradients of two parts
+    """For a node that is split into parts, yield its right gradient with the gradients of two parts
     swapped."""
     for (a, x), (b, y) in itertools.combinations(step.parts.items(), 2):
         here, there = x != 0, y != 0

@@ -33,9 +33,10 @@ def is_close(a: np.ndarray, b: np.ndarray, tolerance: float | None = None) -> bo
 def is_rounded(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two arrays of floats, which were computed in the same way, differ only by rounding.
 
-    The difference of two entries is compared with the size of the entry plus, because terms may
-    cancel, the size of a small entry: only a tenth of the entries of b are smaller. It is not
-    compared with the largest entry, which may be a masked score: −1e9 or the lowest float.
+    The difference of two entries is compared with the size of the entry plus the size of a small
+    entry of b, the first decile of its sizes, since an entry near 0 may be the rounding error of
+    larger terms that cancel. It is not compared with the largest entry, which may be a masked
+    score, −1e9 or the lowest float.
     """
     if a.shape != b.shape:
         return False
@@ -46,7 +47,7 @@ def is_rounded(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def factor(a: np.ndarray, b: np.ndarray, axis: int | None = None) -> Any:
-    """Return the number by which a has to be multiplied to come closest to b, or with an axis one
-    such number for each row along it. The number is 0 if a is 0."""
+    """Return the number c for which c · a is closest to b, in least squares, or with an axis one
+    such number for each vector along this axis. The number is 0 if a is 0."""
     squares = (a * a).sum(axis=axis, keepdims=axis is not None)
     return (a * b).sum(axis=axis, keepdims=axis is not None) / np.where(squares == 0, 1, squares)

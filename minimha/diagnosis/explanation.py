@@ -84,9 +84,10 @@ def _kink(failed: FailedCheck) -> Diagnosis:
 
 
 def _chapter(trace: Trace, cause: Cause) -> str:
-    """Return the chapter to read about a cause, "" if there is none. For a product with a wrong
-    operand, it depends on the function: 05 if it computes attention, 04 if it has weights,
-    otherwise the general one."""
+    """Return the chapter to read about a cause, "" if there is none. If the cause is a product with
+    a wrong or untransposed operand, the chapter depends on the function that was checked:
+    "05 attention" if it computes attention, "04 projections" if the name of an input begins with w,
+    as of weights. In all other cases it is the chapter in `CHAPTERS`."""
     if cause.name.startswith("operand"):
         if trace.values.keys() & {"scores", "weights", "query"}:
             return "05 attention"
@@ -96,8 +97,8 @@ def _chapter(trace: Trace, cause: Cause) -> str:
 
 
 def _guess(trace: Trace, name: str) -> Cause:
-    """Return the cause of the wrong gradient of a node: the one found by the first recogniser that
-    recognises its mistake. If none does, the cause is "unexplained"."""
+    """Return the cause of the wrong gradient of a node. It is found by the first of `RECOGNISERS`
+    that yields this gradient for a known mistake. If none does, the cause is "unexplained"."""
     consumers: list[str | None] = [*trace.consumers(name)]
     together = [None] * (len(consumers) != 1)
     for consumer in together + consumers:
@@ -113,7 +114,8 @@ def _guess(trace: Trace, name: str) -> Cause:
 
 
 def _location(trace: Trace, wrong: WrongGradient) -> str:
-    """Return a text that says where the fault is: between which nodes."""
+    """Return a text that says between which nodes the fault is: "between h and y: the gradient of y
+    is right, that of h is not"."""
     name, after = wrong.node, listed(wrong.after)
     right = f"gradient of {after} is" if len(wrong.after) == 1 else f"gradients of {after} are"
     text = f"between {name} and {after}: the {right} right, that of {name} is not"
@@ -123,7 +125,8 @@ def _location(trace: Trace, wrong: WrongGradient) -> str:
 
 
 def _advice(trace: Trace, diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield sentences that say what to change so that the check can find more."""
+    """Yield sentences that say what the student should change, such as a call of tap, so that the
+    check can locate or name a mistake."""
     tapped = [n for n in trace.targets if n not in trace.inputs]
     if trace.unknown:
         yield (

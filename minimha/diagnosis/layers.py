@@ -13,8 +13,9 @@ from .step import Mistake, Step
 
 
 def rope(step: Step) -> Iterator[Mistake]:
-    """Yield the gradient found if the step rotates pairs of columns by an angle, and the gradient
-    is not rotated back by it: it is rotated forward, or not at all."""
+    """Yield the gradient that the pullback computed, if the step rotates pairs of columns by an
+    angle, and the gradient is not rotated back by this angle: it is rotated forward or not at
+    all."""
     if step.consumer is None or step.yours.shape != step.value.shape:
         return
     x, dx = (_split_like(a, step.output) for a in (step.value, step.yours))
@@ -103,8 +104,8 @@ def _mean(a: np.ndarray) -> np.ndarray:
 
 def _affine(step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield each pair of a gain and a shift that the step may have applied to the last axis. The
-    gain is 1 or a vector of this length among the step's values, the shift is 0 or such a
-    vector."""
+    gain is a vector of ones or one of the step's values, if this is a vector as long as the last
+    axis. The shift is a vector of zeros or also such a value."""
     width = step.value.shape[-1:]
     vectors = [x for x in step.values.values() if x.shape == width]
     gains, shifts = [np.ones(width), *vectors], [np.zeros(width), *vectors]
@@ -112,8 +113,8 @@ def _affine(step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def gain(step: Step) -> Iterator[Mistake]:
-    """Yield the gradient dy, which is wrong for x̂ if the step computes y = γ x̂ + β: it lacks the
-    gain γ."""
+    """Yield dy as the gradient of a normalised node x̂, if the step computes y = γ x̂ + β. The
+    right gradient is γ dy: the gain γ is missing."""
     if not step.keeps_shape or not step.value.ndim:
         return
     is_normalized = np.allclose((step.value * step.value).mean(axis=-1), 1, rtol=1e-2)
@@ -124,8 +125,9 @@ def gain(step: Step) -> Iterator[Mistake]:
 
 
 def target(step: Step) -> Iterator[Mistake]:
-    """Yield the gradient found if it is that of the cross entropy, except that the 1 at each target
-    is not subtracted: the right one is dlogits = (softmax(logits) − one-hot) / N."""
+    """Yield the gradient that the pullback computed, if it is that of the cross entropy, except
+    that the 1 at each target is not subtracted. The right gradient is
+    dlogits = (softmax(logits) − one-hot) / N."""
     if step.value.ndim < 1 or step.yours.shape != step.value.shape or not step.off.any():
         return
     rows, sums = step.off.any(axis=-1), abs(step.right.sum(axis=-1))
@@ -140,8 +142,8 @@ def target(step: Step) -> Iterator[Mistake]:
 
 
 def embedding(step: Step) -> Iterator[Mistake]:
-    """Yield the gradient found if rows of a table are read several times, and the gradient of each
-    row is that of one use only instead of the sum."""
+    """Yield the gradient that the pullback computed, if the step reads rows of a table several
+    times, and the gradient of each of these rows is that of one use only instead of the sum."""
     if step.consumer is None or step.value.ndim != 2 or step.dy.shape[-1:] != step.value.shape[-1:]:
         return
     off, width = step.off.any(axis=-1), step.value.shape[1]
