@@ -25,10 +25,11 @@ Arrays = dict[int, np.ndarray]  # by the number of the input
 
 
 class CheckedFunction:
-    """The function under check, as a function of host arrays.
+    """The function f under check, as a function of host arrays.
 
-    The caller's function receives only copies of its arrays, so that they do not change. Parameters
-    come after the inputs and are treated like inputs.
+    f receives only copies of the caller's arrays, so that these do not change. Parameters come
+    after the inputs and are treated like inputs. The argument `hosts` of the methods is a
+    dictionary with a host array for the number of each checked input.
 
     inputs, names  all inputs, then the parameters
     arity          the number of inputs, parameters not counted
@@ -128,26 +129,27 @@ class CheckedFunction:
         return [names.get(k, f"dout{k + 1}" if k else "dout") for k in range(count)]
 
     def evaluate(self, hosts: Arrays, tap: Tap | None = None) -> list[np.ndarray]:
-        """The values of f, on the host, with these arrays in place of the checked inputs. A tap
-        receives the intermediates of f."""
+        """The values of f, on the host, for `hosts` in place of the checked inputs. A tap, if
+        given, receives the intermediates of f."""
         with no_grad():  # complex values have no place on the tape
             return [backend.to_numpy(y) for y in self.call(self.copies(hosts), tap)[0]]
 
     def intermediates(
         self, hosts: Arrays, replaced: Mapping[str, np.ndarray] | None = None
     ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """The values of f with these arrays in place of the checked inputs, and the floating-point
+        """The values of f for `hosts` in place of the checked inputs, and its floating-point
         intermediates by name.
 
-        replaced  values that f uses in place of its own intermediates, by name
+        replaced  by name, arrays that replace intermediates: f goes on with them
         """
         tap = Tap(replaced)
         values = self.evaluate(hosts, tap)
         return values, {name: x for name, x in tap.hosts.items() if x.dtype.kind == "f"}
 
     def copies(self, hosts: Arrays, requires_grad: bool = False) -> list[Any]:
-        """The list of all inputs, in which copies of these host arrays replace the checked inputs:
-        arrays of their library and device, or Tensors of such arrays if f takes Tensors."""
+        """The list of all inputs, with copies of `hosts` in place of the checked inputs: arrays of
+        the library and device of the input that they replace, or Tensors of such arrays if f takes
+        Tensors."""
         inputs = list(self.inputs)
         for k, host in hosts.items():
             x = backend.like(host, self.arrays[k])
@@ -155,8 +157,8 @@ class CheckedFunction:
         return inputs
 
     def call(self, inputs: list[Any], tap: Tap | None = None) -> tuple[list[Any], Pullback]:
-        """Call f with these inputs. Returns its values as arrays, and the pullback. A tap receives
-        the intermediates of f."""
+        """Call f with these inputs. Returns its values as arrays, and the pullback. A tap, if
+        given, receives the intermediates of f."""
         settings = {"tap": tap or Tap()} if self.takes_tap and (tap or self._needs_tap) else {}
         if self.on_tensors:
             return self._call_on_tensors(inputs, tap, settings)

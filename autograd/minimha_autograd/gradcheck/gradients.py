@@ -95,8 +95,8 @@ class Gradients:
             return float(sum(np.sum(np.multiply(c, y, dtype=np.float64)) for c, y in terms))
 
     def at(self, hosts: Arrays) -> Arrays | None:
-        """The gradients of f at these inputs, for the same cotangents; None if f or its pullback
-        cannot compute them there."""
+        """The gradients of f at these inputs, for the cotangents of this object; None if f or its
+        pullback cannot compute them there."""
         dtype = next(iter(hosts.values())).dtype
         wrong_shape = set(self.wrong_shape)
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -374,16 +374,16 @@ class Gradients:
         return "float32" if self.cotangents[0].dtype == np.float64 else "float64"
 
     def _values_in_other_precision(self, n: int) -> list[np.ndarray]:
-        """The value number n of f at the same inputs in the other precision, computed by a few
-        calls."""
+        """Result n of f at its inputs in the other precision, once for each of a few calls. Equal
+        calls may differ by rounding."""
         hosts = self.function.as_dtype(self._other_precision())
         return [self.function.evaluate(hosts)[n] for _ in SAME]
 
     def _gradients_in_other_precision(
         self, k: int, factors: Sequence[int] = SAME
     ) -> list[np.ndarray]:
-        """The gradient of input k in the other precision, computed once for each factor: the
-        cotangents are multiplied by the factor, and the gradient is divided by it."""
+        """The gradient of input k in the other precision, once for each factor. The cotangents are
+        multiplied by the factor and the gradient is divided by it, which changes only rounding."""
         hosts = self.function.as_dtype(self._other_precision())
         cotangents = [c.astype(self._other_precision()) for c in self.cotangents]
         return [self._pull(hosts, [n * c for c in cotangents])[0][k] / n for n in factors]

@@ -39,8 +39,8 @@ __tracebackhide__ = True
 
 
 class Claim(NamedTuple):
-    """What a gradient says about a direction at a kink, and the slopes that the function has at
-    points nearby.
+    """A direction at a kink along which a gradient claims a slope that the function has at no
+    point nearby.
 
     entries    for each entry that moves along the direction: the name of the input, the index of
                the entry, and how far it moves relative to the others
@@ -155,9 +155,9 @@ class Kinks:
         return any(verdict.at.any() for verdict in (self._settled or {}).values())
 
     def _varies(self, mask: np.ndarray) -> bool:
-        """Whether the slope of L along a random direction differs between points near x, and does
-        so however near they are, as at a kink. The direction moves the entries at which the mask,
-        an array of 0 and 1, is 1."""
+        """Whether L seems to have a kink at x: whether its slope along a random direction differs
+        between points near x, both at some distance and at a tenth of it. Only the entries where
+        the mask, an array of 0 and 1, is 1 move."""
         nearby = self._nearby
         d = mask * nearby.ray()
         first = nearby.ray()

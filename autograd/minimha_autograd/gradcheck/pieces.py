@@ -34,16 +34,17 @@ BUDGET = 20_000
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether the gradient of a block, a group of entries, is right. It is right if `undecided` is
-    False and `direction` is None.
+    """Whether the gradient of a block, a group of entries at a kink, is right. It is right if
+    `undecided` is False and `direction` is None.
 
     undecided  whether the search ended without an answer
-    direction  a direction along which the gradient implies a wrong slope: for each entry of all
-               inputs, how far it moves
-    low, high  the smallest and the largest slope of the pieces along the direction
-    claimed    the slope along the direction that the gradient of the block implies
-    nearest    the right gradient nearest to that of the block; for a block of more than MANY
-               entries, any right one
+    direction  if the gradient is wrong, a direction that shows it, as an array with the move of
+               each entry of all inputs. The slope that the gradient implies along it is one that
+               no piece of the function has
+    low, high  the smallest and the largest slope of the pieces along this direction
+    claimed    the slope along it that the gradient implies
+    nearest    the right gradient nearest to the wrong one; for a block of more than MANY entries,
+               any right one
     """
 
     undecided: bool = False
@@ -55,8 +56,8 @@ class Decision:
 
 
 class Pieces:
-    """The gradients of the pieces of L around the inputs x, found along rays: directions from x. A
-    piece is a region in which L is smooth.
+    """The gradients of the pieces of L around the inputs x. A piece is a region in which L is
+    smooth, such as x > 0 for relu. Pieces are found along rays: directions in which to leave x.
 
     entries    the indices of the entries whose gradients are measured by differences; None if the
                gradients come from the pullback, which computes those of all entries
@@ -130,10 +131,10 @@ class Pieces:
         del self._largest, self.tolerance, self._sharp, self.varying
 
     def _exchanged(self, i: int, seen: np.ndarray) -> np.ndarray:
-        """A new direction in which to look for a piece: a copy of one of the rays, chosen at
-        random, in which entry i is exchanged with an entry j. Among all entries, j is the one whose
-        gradient along that ray is farthest from its own median over all rays. `seen` are the
-        gradients along the rays, one row for each."""
+        """A new ray along which to look for a piece of entry i. It is a copy of a known ray, chosen
+        at random, in which entries i and j are exchanged. j is the entry whose gradient on the
+        known ray is the most unusual one: farthest from the median of its gradients on all rays.
+        `seen` holds the gradients, one row for each ray."""
         k = int(self._rng.integers(len(seen)))
         j = int(abs(seen[k] - np.median(seen, axis=0)).argmax())
         ray = self.rays[k].copy()
@@ -148,11 +149,11 @@ class Pieces:
         return self._nearby.differences(x, self._entries, self._radii.step)
 
     def limit(self, u: np.ndarray, everywhere: bool = False) -> np.ndarray | None:
-        """The gradient along the ray u, extrapolated to its beginning at x; None if the ray crosses
-        another kink, or leaves the domain.
+        """The gradient at points of the ray u close to x, extrapolated to x; None if the ray soon
+        crosses another kink or leaves the domain of the function.
 
-        everywhere  whether to return None, too, if the gradient at a larger distance from x, on the
-                    same ray, is not almost the same
+        everywhere  whether to return None, too, if the gradient farther from x on this ray differs
+                    clearly
         """
         point, near = self._nearby.point, self._radii.near
         full, half = (self._gradient(point(u, near * part)) for part in (1.0, 0.5))
@@ -172,9 +173,9 @@ class Pieces:
         return found
 
     def confirmed(self, direction: np.ndarray | None = None) -> bool:
-        """Whether finite differences at points nearby confirm the gradients of the pieces, along
-        random directions or along the one given. Gradients that are themselves measured by
-        differences need no confirmation. False if too few pieces were found."""
+        """Whether the gradients of the pieces are those that finite differences measure at points
+        nearby, along random directions or along the direction given. Gradients that are themselves
+        measured by differences need no such test. False if too few pieces were found."""
         nearby = self._nearby
         if len(self.rays) < 8:
             return False
@@ -194,8 +195,8 @@ class Pieces:
         return 3 * sum(agreed) >= 2 * len(agreed)  # a step may cross a kink
 
     def _agrees(self, x: np.ndarray, gradient: np.ndarray, d: np.ndarray) -> bool:
-        """Whether a central difference along d confirms the gradient: one of several steps, since a
-        large one may cross a kink."""
+        """Whether a central difference along d gives the slope at x that this gradient implies.
+        Three steps are tried, since a large one may cross a kink, and one that agrees is enough."""
         nearby = self._nearby
         terms = gradient * nearby.unit * d
         allowed = self._radii.checked * float(np.linalg.norm(terms))
@@ -303,8 +304,9 @@ class Pieces:
     # One block
 
     def decide(self, block: np.ndarray, g: np.ndarray) -> Decision:
-        """Decide whether the gradient g of a block of entries is right: whether it lies in the
-        convex hull of the gradients of the pieces."""
+        """Decide whether g, the gradient under check of a block, is right: whether it lies in the
+        convex hull of the gradients of the pieces. The block is an array with the indices of its
+        entries."""
         pieces = Hull(np.array(self.limits)[:, block], self.tolerance[block])
         if len(block) == 1 and pieces.rows.min() <= g[0] <= pieces.rows.max():
             return Decision()
@@ -334,10 +336,13 @@ class Pieces:
         pieces: Hull,
         wanted: float,
     ) -> tuple[np.ndarray | None, bool]:
-        """Search for a piece whose slope along d is larger than that of all known pieces. Returns
-        (its gradient, False) if there is one, else (None, sure). `sure` is True if several searches
-        ended at the same slope, which is smaller than `wanted`, that of the gradient under check:
-        then this gradient is wrong.
+        """Search for a piece with a larger slope along d than all known ones, in vain if the
+        gradient under check is wrong. `pieces` is the hull of the known gradients of the block,
+        and `wanted` the slope along d that the gradient under check implies.
+
+        Returns (the gradient of such a piece, False), or (None, sure) if none is found. `sure` is
+        True if several searches ended at the same slope, below `wanted`: then no piece has the
+        slope wanted.
 
         The searches start from rays near d and near its opposite, and from the rays with the
         largest slopes. They climb: they keep random changes of the ray that do not decrease the
@@ -383,8 +388,9 @@ class Pieces:
         return None, gap > little and met and trusted and self._left > 0
 
     def _starts(self, block: np.ndarray, d: np.ndarray, scores: np.ndarray) -> list[np.ndarray]:
-        """The rays from which to search for a large slope along d: near the ray opposite to d, near
-        d, and the two rays with the largest slopes so far."""
+        """The rays from which `_farthest` searches for a large slope along d: three near −d, three
+        near d, and the two known rays with the largest slopes. `scores` are the slopes along d on
+        all known rays."""
         straight = d / (abs(d).max() or 1.0)
         rays = []
         for sign in (1, -1):
@@ -406,11 +412,15 @@ class Pieces:
         little: float,
         changes: int,
     ) -> tuple[np.ndarray | None, float]:
-        """Look for a piece whose slope along d, for the entries of the block, is above `top`.
-        Change the ray at random, `changes` times, and keep each change that does not decrease this
-        slope by more than `little`, a rounding error. Returns the gradient of the first such piece
-        for the block, and its slope; if none is found, None and the slope of the last piece
-        reached. `limit` is the gradient along the given ray."""
+        """Look for a piece whose slope along d is above `top`, by changing a ray at random.
+
+        The slope of a piece is the dot product of d and its gradient in the block. Of `changes`
+        random changes of the ray, each is kept that does not decrease the slope by more than
+        `little`, a rounding error. `limit` is the gradient on the ray at the start.
+
+        Returns the gradient and the slope of the first piece above `top`; if none is found, None
+        and the slope on the last ray.
+        """
         score = float(limit[block] @ d)
         if score > top and self._is_piece(ray, limit, block):
             return limit[block], score
@@ -433,23 +443,26 @@ class Pieces:
         return None, score
 
     def _each_seen_twice(self, slopes: np.ndarray, little: float) -> bool:
-        """Whether each of these slopes, one for each ray, occurs at least twice up to the rounding
-        error `little`: then the rays have probably found all pieces."""
+        """Whether each value among these slopes, one slope for each ray, occurs at least twice, up
+        to the rounding error `little`. If so, the rays have probably found all pieces."""
         ordered = np.sort(slopes)
         new = np.diff(ordered, prepend=-np.inf) > little
         return bool(np.bincount(np.cumsum(new))[1:].min() >= 2)
 
     def _is_piece(self, ray: np.ndarray, limit: np.ndarray, block: np.ndarray) -> bool:
-        """Whether differences confirm that `limit`, the gradient along a ray, is the gradient of a
-        piece. If entries stay tied along the ray, the pullback may return one of no piece."""
+        """Whether `limit`, the gradient on a ray, is that of a piece: whether finite differences
+        give the same slope. The pullback may return the gradient of no piece if entries stay equal
+        all along the ray, as they do at a tie of a maximum."""
         d = np.zeros(ray.shape)
         d[block] = self._rng.standard_normal(len(block))
         return self._agrees(self._nearby.point(ray, self._radii.far), limit, d)
 
     def _moved(self, ray: np.ndarray, block: np.ndarray) -> np.ndarray:
-        """A copy of a ray with a random change in the block: one or two entries are drawn anew, two
-        are exchanged, or several are multiplied by one factor, since a large gradient of one input
-        may hide pieces that depend on another."""
+        """A copy of a ray with a random change of some entries of the block, which holds their
+        indices. One or two entries are drawn anew, or two are exchanged, or those of one input, or
+        about half of all, are multiplied by the same factor. The factor is often small: an input
+        with a large gradient dominates the slope, so changes that another input makes go
+        unnoticed unless the first one moves less."""
         moved = ray.copy()
         rng = self._rng
         some = rng.choice(block, size=min(2, len(block)), replace=False)
@@ -471,10 +484,16 @@ class Pieces:
         return moved
 
     def _simple(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> Decision | None:
-        """The decision that the gradient g is wrong, if one of a few simple directions shows it:
-        those that move a single entry of the block or all entries by the same amount, and the one
-        that `_fixed` finds. None if no direction shows it. For a block of more than MANY entries,
-        only moving all entries is tried."""
+        """The decision that g is wrong, if one of a few simple directions shows it, else None. A
+        direction shows it if the slope that g implies along it is larger than that of every piece,
+        also after a search for further pieces.
+
+        The directions move a single entry of the block, or all its entries by the same amount, or
+        are found by `_fixed`. For a block of more than MANY entries, only the second kind is tried.
+
+        block   the indices of its entries
+        pieces  the hull of the known gradients of the block; pieces that are found are added
+        """
         ones = np.ones(len(block))
         directions = [ones, -ones]
         if len(block) <= MANY:
@@ -490,8 +509,9 @@ class Pieces:
         return None
 
     def _fixed(self, block: np.ndarray, g: np.ndarray, pieces: Hull) -> list[np.ndarray]:
-        """A list with a direction along which all known pieces have the same slope, but g implies
-        another. It is empty if there is no such direction or there are too few rays to be sure."""
+        """A list with one direction of the block, along which all known pieces have the same slope
+        and g implies another; an empty list if there is none, or if there are too few rays to know
+        that further pieces have this slope, too."""
         seen = np.array(self.limits)[:, block] / pieces.scale
         _, sizes, axes = np.linalg.svd(seen - seen[0], full_matrices=False)
         axes = axes[sizes > 1e-6 * sizes[0]]
@@ -508,8 +528,9 @@ class Pieces:
         pieces: Hull,
         d: np.ndarray,
     ) -> Decision:
-        """The decision that g is wrong. Its direction is d, along which g has a wrong slope, unless
-        a simpler one, such as that of a single entry, shows the mistake as well."""
+        """The decision that g, the gradient of the block, is wrong. d is a direction that shows it:
+        g implies a slope along d that no piece has. The decision names a simpler direction, such as
+        that of a single entry, if one shows it as well."""
         g = np.where(np.isfinite(g), g, np.inf)
         nearest = pieces.rows.mean(axis=0)
         if len(block) <= MANY:  # otherwise the search would take long
