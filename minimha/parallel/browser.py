@@ -20,7 +20,9 @@ def is_here() -> bool:
 
 
 def run(work: Callable[[Any], None], args: Iterable[Any]) -> None:
-    """Run work(arg) for each of the arguments, each in a task of its own; the tasks take turns."""
+    """Run work(arg) for each arg in `args`, each in a task of its own; the tasks take turns, and
+    `run` returns when all have ended. Raises RuntimeError in a browser without JSPI, where a task
+    cannot wait."""
     from pyodide.ffi import can_run_sync, run_sync
 
     if not can_run_sync():
@@ -55,7 +57,7 @@ class Turns:
         """Do nothing: a waiting task checks its condition again at each of its turns."""
 
     def wait_for(self, holds: Callable[[], object], timeout: float) -> None:
-        """Let the other tasks run until holds() is true, for at most `timeout` seconds."""
+        """Let the other tasks run until holds() is true, or until `timeout` seconds have passed."""
         from pyodide.ffi import run_sync
 
         end = time.monotonic() + timeout

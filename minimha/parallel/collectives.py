@@ -29,8 +29,8 @@ from minimha_autograd.backend import Array, namespace
 
 
 def parts(length: int, size: int) -> list[slice]:
-    """Divide an axis of this length among `size` ranks: the slice of each rank. The lengths of the
-    slices differ by at most one, and longer ones come first."""
+    """Divide an axis of this length among `size` ranks: a list with the slice of each rank. The
+    lengths of the slices differ by at most one, and longer ones come first."""
     least, longer = divmod(length, size)
     lengths = [least + (rank < longer) for rank in range(size)]
     return in_turn(lengths)
@@ -50,9 +50,10 @@ def all_reduce(
 ) -> tuple[Array, Pullback]:
     """y = Σ x over all ranks, on every rank.   dx = Σ dy over all ranks.
 
-    x has the same shape on every rank. Each rank adds up one part of all arrays, then gets the sums
-    of the other parts from the other ranks. In total, a rank sends 2 (1 − 1/size) times as many
-    entries as x has, if size divides their number.
+    comm is this rank's communicator, and x has the same shape on every rank. Each rank adds up one
+    part of all arrays, then gets the sums of the other parts from the other ranks. In total, a rank
+    sends 2 (1 − 1/size) times as many entries as x has, if size, the number of ranks, divides their
+    number.
     """
     xp = namespace(x)
     shape = x.shape
@@ -96,7 +97,8 @@ def all_gather(
 ) -> tuple[Array, Pullback]:
     """y = the arrays x of rank 0, 1, …, joined along an axis.   dx = this rank's part of Σ dy.
 
-    Along the axis, the arrays may have different lengths. Σ dy is the sum over all ranks.
+    comm is this rank's communicator. Along the axis, the arrays may have different lengths. Σ dy is
+    the sum over all ranks.
     """
     xp = namespace(x)
     axis = _axis(x, axis)
@@ -128,7 +130,8 @@ def reduce_scatter(
 ) -> tuple[Array, Pullback]:
     """y = this rank's part of Σ x over all ranks.   dx = the arrays dy of rank 0, 1, …, joined.
 
-    x has the same shape on every rank; `parts` says which part of the axis a rank gets.
+    comm is this rank's communicator, and x has the same shape on every rank. `parts` says which
+    part of the axis a rank gets.
     """
     xp = namespace(x)
     axis = _axis(x, axis)
@@ -158,9 +161,9 @@ def all_to_all(
 ) -> tuple[Array, Pullback]:
     """y = the parts for this rank of the x of rank 0, 1, …, joined along concat_axis.
 
-    Each rank's x is split along split_axis by `parts`, into a part for each rank; along
-    concat_axis, the arrays may have different lengths. dx = all_to_all of dy with the axes swapped:
-    each part goes back where it came from.
+    comm is this rank's communicator. Each rank's x is split along split_axis by `parts`, into a
+    part for each rank; along concat_axis, the arrays may have different lengths. dx = all_to_all of
+    dy with the axes swapped: each part goes back where it came from.
     """
     xp = namespace(x)
     split = _axis(x, split_axis)
@@ -195,7 +198,8 @@ def broadcast(
 ) -> tuple[Array, Pullback]:
     """y = the x of the root, on every rank.   On the root dx = Σ dy over all ranks, elsewhere 0.
 
-    x has the same shape on every rank; only the root's entries matter.
+    comm is this rank's communicator, and root the number of the rank that sends. x has the same
+    shape on every rank; only the root's entries matter.
     """
     xp = namespace(x)
     what = f"broadcast from rank {root} of {_kind(x)}"
@@ -220,16 +224,17 @@ def broadcast(
 
 
 def exchanged(comm: Any, what: str, pieces: Sequence[Array]) -> list[Array]:
-    """Send pieces[r] to every rank r. Returns the arrays that the ranks send to this one, in the
-    order of ranks. `what` names the call in messages."""
+    """Send pieces[r] to every rank r, by this rank's communicator. Returns the arrays that the
+    ranks send to this one, in the order of ranks. `what` names the call in messages."""
     everyone = range(comm.size)
     of_rank = dict(enumerate(pieces))
     return list(comm.exchange(what, of_rank, everyone))
 
 
 def _sum(comm: Any, what: str, pieces: Sequence[Array]) -> Array:
-    """Send pieces[r] to every rank r, and return the sum of the arrays that the ranks send to this
-    one. The sum of 16-bit floats is an array of float32."""
+    """Send pieces[r] to every rank r, by this rank's communicator, and return the sum of the arrays
+    that the ranks send to this one. The sum of 16-bit floats is an array of float32. `what` names
+    the call in messages."""
     everyone = range(comm.size)
     of_rank = dict(enumerate(pieces))
 

@@ -84,12 +84,13 @@ class Communicator:
         return self._receive(_SEND, self._checked(source))
 
     def flush(self) -> None:
-        """Wait until the others have received what this rank has sent, so that a rank which is
-        ahead of the others does not fill the memory with messages."""
+        """Wait until the others have received what this rank has sent, or until MPI has copied it
+        to memory of its own, as it may do with short messages. So a rank that is ahead of the
+        others does not fill the memory with messages."""
         self._finish_sending()
 
     def all_reduce(self, x: Any) -> Any:
-        """The sum of the arrays x of all ranks, which have one shape: see
+        """The sum of the arrays x of all ranks, which must have the same shape: see
         `collectives.all_reduce`."""
         return collectives.all_reduce(x, comm=self)
 
@@ -98,7 +99,7 @@ class Communicator:
         return collectives.all_gather(x, comm=self, axis=axis)
 
     def reduce_scatter(self, x: Any, axis: int = 0) -> Any:
-        """This rank's part of the sum of the arrays x of all ranks: see
+        """This rank's part, along an axis, of the sum of the arrays x of all ranks: see
         `collectives.reduce_scatter`."""
         return collectives.reduce_scatter(x, comm=self, axis=axis)
 

@@ -89,11 +89,13 @@ class Buckets:
             bucket.shard.data = bucket.part(bucket.flat(p.data for p in bucket.parameters))
 
     def whole_state(self, state: Mapping[str, Array], joined: Any) -> dict[str, Array]:
-        """The state that the optimiser would have on a single process, put together from the
-        `Optimiser.state` of all ranks.
+        """The state that the optimiser would have on a single process. Every rank must call this
+        method, since the ranks put it together from their parts.
 
-        joined(k, x) is called for the parameters in `split`: k is the number of the parameter, and
-        x this rank's part of an array of its state. It returns the whole array, from all ranks.
+        state   the `Optimiser.state` of this rank's optimiser
+        joined  joined(k, x) is called for the parameters in `split`: k is the number of the
+                parameter, and x this rank's part of an array of its state. It returns the whole
+                array, from all ranks
         """
         whole = {}
         for name, x in state.items():
@@ -107,7 +109,7 @@ class Buckets:
         return whole
 
     def part_of_state(self, state: Mapping[str, Array], cut: Any) -> dict[str, Array]:
-        """The state of this rank's optimiser, cut from the state of an optimiser on a single
+        """The state of this rank's optimiser, cut from `state`, that of an optimiser on a single
         process: the inverse of `whole_state`. cut(k, x) is called for the parameters in `split`:
         it returns this rank's part of x, an array of the state of parameter number k."""
         found = {}
@@ -123,14 +125,19 @@ class Buckets:
 
 
 class Bucket:
-    """Parameters as one flat array, of which each rank updates its part, the shard."""
+    """Parameters as one flat array, of which each rank updates its part, the shard.
+
+    comm        this rank's communicator
+    parameters  the whole parameters, which every rank holds
+    shard       this rank's part of the flat array: a leaf, as an optimiser needs it
+    """
 
     def __init__(self, comm: Any, parameters: Sequence[Tensor]) -> None:
         self.comm, self.parameters = comm, parameters
         self.shard = Tensor(self.part(self.flat(p.data for p in parameters)), requires_grad=True)
 
     def flat(self, arrays: Iterable[Array]) -> Array:
-        """All entries of all arrays, in one array."""
+        """All entries of all arrays, one array after the other, in a single array (n,)."""
         arrays = list(arrays)
         xp = namespace(*arrays)
         return xp.concat([xp.reshape(x, (-1,)) for x in arrays])

@@ -36,9 +36,10 @@ def world(timeout: float = TIMEOUT) -> Communicator:
 
         comm = mh.parallel.world()    # in a program started by mpiexec -n 4 python program.py
 
-    After this call, an uncaught exception on one rank ends all ranks, and a rank that reaches the
-    end of the program waits there for the others. The ranks of a machine divide its CPUs among
-    them, unless the environment sets the number of threads, for example OMP_NUM_THREADS=1.
+    Returns the communicator of this rank, which waits up to `timeout` seconds for a message. After
+    this call, an uncaught exception on one rank ends all ranks, and a rank that reaches the end of
+    the program waits there for the others. The ranks of a machine divide its CPUs among them,
+    unless the environment sets the number of threads, for example OMP_NUM_THREADS=1.
 
     Raises RuntimeError if mpiexec started the program and mpi4py is missing, or uses another
     installation of MPI than mpiexec does.
@@ -52,7 +53,8 @@ def world(timeout: float = TIMEOUT) -> Communicator:
 
 @functools.cache
 def _started() -> _MPICommunicator:
-    """Set up MPI, and return the communicator of this rank. Needs mpi4py."""
+    """Set up MPI, and return the communicator of this rank. Raises RuntimeError if mpi4py is
+    missing, or uses another installation of MPI than mpiexec does."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
@@ -69,9 +71,9 @@ def _started() -> _MPICommunicator:
 
 
 class _MPICommunicator(Communicator):
-    """A rank that is a process of its own. A message has two parts: a header with a text, a dtype
-    and a shape, and the entries of an array, which MPI reads from the sender's array and writes
-    into the receiver's."""
+    """A rank that is a process of its own. A message has two parts: a header with a text and the
+    library, dtype and shape of an array, and the entries of this array, which MPI reads from the
+    sender's array and writes into the receiver's. `ranks` is mpi4py's communicator of all ranks."""
 
     def __init__(self, ranks: Any) -> None:
         from mpi4py import MPI
@@ -158,8 +160,9 @@ class _MPICommunicator(Communicator):
 
 
 def _arrived(ranks: Any, source: int) -> tuple[str, Array] | None:
-    """If the header of the next message from rank `source` has arrived, its text and an array, not
-    yet filled, to receive its entries; otherwise None. ranks is a communicator of mpi4py."""
+    """If the header of the next message from rank `source` has arrived: the text in the header, and
+    a new array of the library, dtype and shape that the header states, into which the entries of
+    the message are yet to be received. Otherwise None. `ranks` is a communicator of mpi4py."""
     from mpi4py import MPI
 
     status = MPI.Status()

@@ -233,7 +233,7 @@ def _attention(
 ) -> tuple[tuple[Array, Array], Pullback]:
     """The attention of t queries of a rank to s keys of a block: the values (outᵢ, lseᵢ) of `ring`,
     and the pullback. `seen` is the part of the mask for these queries and keys, or None if every
-    query sees every key."""
+    query sees every key; scale and softcap are as for `ring`."""
     x = Arguments(q, k, v, None, None, scale, softcap, seen, return_weights=False)
     wanted = scaled_dot_product_attention.wanted(query=True, key=True, value=True)
     (out_i, _, lse_i), pull_i = choose("auto", x).function(x, wanted)
@@ -293,7 +293,7 @@ class Block(NamedTuple):
 
 
 def _own_blocks(rank: int, route: Route, num_heads: int, num_kv_heads: int) -> list[Block]:
-    """All blocks of a rank, in the order in which they are sent."""
+    """All blocks of this rank, in the order in which they are sent."""
     blocks = []
     for g, query_heads in enumerate(parts(num_heads, num_kv_heads)):
         for number in range(route.pieces):

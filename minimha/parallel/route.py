@@ -22,7 +22,9 @@ limits the memory that a rank needs."""
 def pieces(length: int, size: int, zigzag: bool = False) -> int:
     """The number of pieces into which each rank divides its keys, to send them one after another.
 
-    length  S, the number of keys of the whole sequence; size is the number of ranks
+    length  S, the number of keys of the whole sequence
+    size    the number of ranks
+    zigzag  whether the ranks hold the positions that `runs` gives them with zigzag=True
     """
     return -(-max(lengths(length, size, zigzag)) // LENGTH)
 
@@ -44,6 +46,8 @@ class Route:
     The rank that holds a key's position is the key's owner. Keys start at their owner and are sent
     only to ranks with queries that may see them. The owner and these ranks are their stops. Each
     message is a block: the keys and values of one key head in one piece of the owner's positions.
+    All ranks create their Routes together, each with its communicator, its own parts of queries and
+    keys, and the mask and zigzag of `ring_attention`.
 
     shape   of the scores of the whole sequence, (…, H, T, S)
     owners  the owners whose keys stop at this rank: the rank itself, then the others in the order
@@ -179,8 +183,12 @@ class Route:
 
 
 def _whole_lengths(comm: Any, query: Array, key: Array, mask: Any, zigzag: bool) -> list[int]:
-    """T and S of the whole sequence. Raises ValueError if a rank holds other numbers of queries or
-    keys than `part` gives it."""
+    """T and S of the whole sequence, of which `query` and `key` are this rank's parts. The ranks
+    tell each other the lengths of their parts.
+
+    Raises ValueError if a rank holds other numbers of queries or keys than `part` gives it;
+    CommunicationError if the ranks differ in the kind of their arrays, in the mask or in zigzag.
+    """
     shapes = ", ".join(f"(…, {x.shape[-3]}, ·, {x.shape[-1]})" for x in (query, key))
     shown = mask if mask is None or isinstance(mask, masks.Mask) else "an array"
     what = f"ring_attention of {query.dtype} {shapes}, mask {shown}, zigzag {zigzag}"

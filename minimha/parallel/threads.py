@@ -248,8 +248,8 @@ class _ThreadCommunicator(Communicator):
 
 
 class _Posting(Communicator):
-    """The communicator of a rank that sends and receives its messages by calling two given
-    functions."""
+    """The communicator of a rank that sends and receives its messages by two given functions: it
+    sends x by post(x, to, text), and receives an array by take(source, text)."""
 
     def __init__(
         self, rank: int, size: int, post: Callable[..., None], take: Callable[..., Array]

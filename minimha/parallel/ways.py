@@ -70,8 +70,8 @@ class Way:
             yield
 
     def split_axis(self, name: str) -> int | None:
-        """The axis along which the parameter of this name is divided among the ranks, or None if
-        every rank holds all of it."""
+        """The axis along which the parameter with this name, such as "blocks.0.attention.w_o", is
+        divided among the ranks; None if every rank holds all of it."""
         return None
 
     def cut(self, name: str, x: Array) -> Array:
