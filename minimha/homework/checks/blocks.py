@@ -101,7 +101,8 @@ def _by_name(found: Any, expected: Iterable[str]) -> dict[str, Any]:
 
 
 class _Launched:
-    """Runs the blocks of a launch, and records what they load and store.
+    """Runs the blocks of a launch, and records what they load and store. `inputs` has the arrays by
+    name, and `largest` is as for `same_in_blocks`.
 
     hidden  the inputs with serial numbers in place of their entries
     count   how many launches there were
@@ -166,7 +167,7 @@ class _Launched:
 
     def _with_entries(self, serial: np.ndarray) -> np.ndarray:
         """Return a copy of an array in which each serial number is replaced by the entry that it
-        stands for. The serial numbers may be in any order."""
+        stands for. The serial numbers may be in any order; other numbers stay as they are."""
         array = serial.copy()
         known = np.isin(array, _FIRST + np.arange(self._entries.size, dtype="int64"))
         array[known] = self._entries[array[known].astype("int64") - _FIRST]
@@ -179,7 +180,8 @@ def _require_few(shape: Any) -> None:
 
 
 def _places(arrays: Mapping[str, Any]) -> dict[float, Place]:
-    """Return the position of each value in these arrays: the name of the array, and the index."""
+    """Return a dictionary from each value in these arrays to its position: the name of the array,
+    and the index. If the value occurs several times, this is its last position."""
     pairs = ((name, np.asarray(x)) for name, x in arrays.items())
     return {x[at].item(): (name, at) for name, x in pairs for at in np.ndindex(x.shape)}
 
@@ -189,8 +191,9 @@ def _found(places: Mapping[float, Place], values: Iterable[float]) -> frozenset[
 
 
 def _along(entries: Iterable[Place], axes: Mapping[str, str], letter: str) -> set[int]:
-    """Return the indices of these entries along the axis with this letter, such as "T". `axes` has
-    the letters of each array's axes."""
+    """Return the set of the indices that these entries have along the axis with this letter, such
+    as "T". Entries of an array without such an axis do not count. `axes` has the letters of each
+    array's axes, by the name of the array: {"x": "T D"}."""
     return {
         i
         for name, at in entries
@@ -214,7 +217,13 @@ def _require_loads(
     axes: Mapping[str, str],
 ) -> None:  # fmt: skip
     """Raise AssertionError unless the entries that a block loaded are exactly those on which the
-    entries that it stored depend."""
+    entries that it stored depend.
+
+    block           the block's index in the grid, for the message
+    inputs, axes    as for `same_in_blocks`
+    loaded, stored  the entries that the block loaded from the inputs, and those of the results that
+                    it stored
+    """
     of_results = {letter for name, _ in stored for letter in axes[name].split()}
     own = {letter: _along(stored, axes, letter) for letter in of_results}
     needed = {

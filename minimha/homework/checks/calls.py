@@ -92,8 +92,9 @@ def calls_recorded(
 
 
 def unrecorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that `calls_recorded` was given, whose calls are not recorded. A check
-    uses it for arguments that a solution should not be called with, such as serial numbers."""
+    """Return the function from which `calls_recorded` made this one, so that calls of it are not
+    recorded; any other function is returned itself. A check uses this for arguments that a solution
+    should not be called with, such as serial numbers."""
     found: Callable[..., Any] = getattr(function, "unrecorded", function)
     return found
 

@@ -22,7 +22,13 @@ from .shown import name_of, shown
 
 class DifferenceError(AssertionError):
     """An array is not what was expected. The message may end with guesses at the cause and with
-    advice; `facts` is the message without them."""
+    advice; the attribute `facts` is the message without them.
+
+    facts   the lines that say how the two arrays differ
+    labels  the names of their axes, if known
+    guess   what the array looks like; if "", a relation to the expected array is looked for
+    advice  what to try
+    """
 
     def __init__(
         self, facts: list[str], yours: Any, expected: np.ndarray, labels: Sequence[str] | None,
@@ -41,6 +47,7 @@ def same(
 ) -> None:  # fmt: skip
     """Raise AssertionError, with the worst entry, if yours differs from the expected array.
 
+    expected   the right array, or a `Sketch` of it
     name       the name of the array in the task
     axes       its axes, letters or words: "B H T D" or "batch query key"
     tolerance  the largest error allowed, relative to the largest expected entry
@@ -65,7 +72,8 @@ def _facts(
     yours: Any, expected: np.ndarray, name: str, labels: Sequence[str] | None, tolerance: float
 ) -> list[str]:
     """Return the lines of a message that say how the student's array differs from the expected
-    array; no lines if it is right. `name` names the array, and `labels` its axes."""
+    array; no lines if it is right. `name` names the array, and `labels` its axes; `tolerance` is as
+    for `same`."""
     if not isinstance(yours, np.ndarray | np.generic | float | int | complex):
         wanted = f"an array of shape {expected.shape}" if expected.shape else "a number"
         advice = "np.array, np.stack or np.concatenate makes one array of a list"
@@ -146,7 +154,8 @@ def _entries(*entries: Any) -> list[str]:
 
 def named(returned: Any, names: Sequence[str], function: str = "yours") -> dict[str, Any]:
     """Return the arrays in a tuple that a function returned, as a dictionary with these names.
-    Raises AssertionError unless there is one array for each name."""
+    Raises AssertionError, whose message calls the function by the name `function`, unless there is
+    one array for each name."""
     several = isinstance(returned, tuple | list) or getattr(returned, "ndim", 0) > 0
     if not several or len(returned) != len(names):
         raise AssertionError(instead(f"{function} returns", returned, f"return {', '.join(names)}"))
@@ -154,8 +163,8 @@ def named(returned: Any, names: Sequence[str], function: str = "yours") -> dict[
 
 
 def value_of(returned: Any, name: str = "the function") -> Any:
-    """Return the value of a pair (value, pullback). Raises AssertionError if the function returned
-    anything else."""
+    """Return the value of a pair (value, pullback). Raises AssertionError, whose message calls the
+    function by `name`, if it returned anything else."""
     value = _value(returned)
     if value is not returned:
         return value
@@ -167,11 +176,14 @@ def same_operation(
     yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, large: Sequence[Any],
     name: str = "y", axes: Any = None,
 ) -> None:  # fmt: skip
-    """Compare an operation with the right one: first its value, then its gradients by `gradcheck`,
-    which says more about a wrong gradient than `same_pullback`; then `same_pullback` compares value
-    and gradients for large inputs.
+    """Raise AssertionError unless an operation has the right value and the right gradients. They
+    are compared in three steps: the value; the gradients by `gradcheck`, which says more about a
+    wrong gradient than `same_pullback`; and value and gradients for large inputs, by
+    `same_pullback`.
 
-    yours, right  functions of arrays that return (value, pullback)
+    yours, right  the student's and the right operation: functions of arrays that return
+                  (value, pullback)
+    inputs        the arrays for the first two steps
     large         inputs for `same_pullback`. If a check calls this function several times, one call
                   needs 30,000 entries or more, for which a numeric derivative is too slow
     name          the name of the value in the task
@@ -186,8 +198,9 @@ def same_pullback(
     yours: Callable[..., Any], right: Callable[..., Any], *inputs: Any, name: str = "y",
     tolerance: float = 1e-11,
 ) -> None:  # fmt: skip
-    """Compare the value of an operation with the right value, and its gradients for a random
-    cotangent with the right gradients.
+    """Raise AssertionError unless an operation, `yours`, has the same value as the right operation
+    and, for a random cotangent, the same gradients of its inputs. Both operations return
+    (value, pullback). `name` names the value, and `tolerance` is as for `same`.
 
     A gradient check compares a pullback only with its own forward pass, so a pullback that computes
     a numeric derivative passes it. In this check such a pullback should be too slow: choose inputs
@@ -215,8 +228,8 @@ def same_pullback(
 
 
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
-    """Compare the intermediates that both functions pass through `tap(name, x)`, in order, then
-    their values.
+    """Raise AssertionError unless the student's function, `yours`, passes the same intermediates
+    through `tap(name, x)` as the reference, and has the same value.
 
     The message names only the first wrong step, since later errors may follow from it. The
     functions may return a value, or a value and its pullback.
@@ -239,8 +252,9 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
 
 
 def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
-    """Call the function with a `tap` that doubles one intermediate, for each intermediate in turn,
-    and require that the value changes as that of the reference does."""
+    """Call the student's function with a `tap` that doubles one intermediate, for each intermediate
+    in turn. Raise AssertionError unless the value changes as that of the reference does, which
+    shows that the function continues with what tap returns."""
     for step in recorded(reference, *inputs)[1]:
 
         def doubled(name: str, x: Any, step: str = step) -> Any:
@@ -252,11 +266,13 @@ def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *input
 
 
 def same_gradients(yours: Any, expected: dict[str, Any], values: dict[str, Any]) -> None:
-    """Compare the gradients of the intermediates, which a pullback returns last in a dictionary,
-    with the expected ones.
+    """Raise AssertionError unless the gradients of the intermediates are right, which a pullback
+    returns last, in a dictionary.
 
-    values  the intermediates themselves, by name: if the pullback returned one of them in place of
-            its gradient, the message says so
+    yours     what the pullback returned last
+    expected  the right gradients, by the names of the intermediates
+    values    the intermediates themselves, by name: if the pullback returned one of them in place
+              of its gradient, the message says so
     """
     names = ", ".join(expected)
     if not isinstance(yours, dict) or not set(expected) <= set(yours):

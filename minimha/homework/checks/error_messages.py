@@ -125,7 +125,7 @@ def file_of(function: Callable[..., Any]) -> str | None:
 
 def error_message(error: BaseException, file: str | None) -> str:
     """Return the message for a student: the message of a check, or an error in the student's own
-    code with its line."""
+    code with its line. `file` is the student's file, None if it is unknown."""
     innermost = traceback.extract_tb(error.__traceback__)[-1].filename
     if isinstance(error, AssertionError) and innermost != file:
         return text_of(error)

@@ -53,8 +53,8 @@ def packed(leaf: Callable[[Any], Any], x: Any) -> Any:
 
 
 def unpacked(leaf: Callable[[Any], Any], item: Any) -> Any:
-    """Return the value that `packed` converted to `item`. `leaf` must undo the conversion of a
-    leaf."""
+    """Return the value that `packed` converted to `item`. `leaf` must undo what the argument `leaf`
+    of `packed` did."""
     match item:
         case ["tuple", *parts]:
             return tuple(unpacked(leaf, part) for part in parts)

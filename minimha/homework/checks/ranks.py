@@ -77,8 +77,17 @@ def same_on_ranks(
 def _alone(
     program: Callable[[int, int], Any], ranks: int, rng: np.random.Generator
 ) -> tuple[dict[tuple[int, int], Any], Messages]:
-    """Run program(world, rank) for each rank in each world, one of the WORLDS copies of all ranks.
-    Returns a dictionary of the results by (world, rank), and the messages."""
+    """Call program(world, rank) for each rank of each world, where the worlds 0 to WORLDS − 1 are
+    copies of all ranks. The calls take turns, as in `ranks_in_turn`.
+
+    program  starts all ranks, by `minimha.parallel.run`, and returns the result of the given rank.
+             In each call, only this rank really runs; its messages go to the calls for the other
+             ranks of its world
+    ranks    the number of ranks in each world
+    rng      draws the order of the worlds in which the calls for a rank take their turns
+
+    Returns the results by (world, rank), and the messages of all worlds together.
+    """
     from ...parallel import threads
 
     slots = [(int(world), rank) for rank in range(ranks) for world in rng.permutation(WORLDS)]

@@ -71,13 +71,14 @@ def run_elsewhere(function: Callable[..., Any], ranks: int) -> list[Any] | None:
     submission is graded, the replacement asks the process of the grader, where a check may run the
     ranks to watch their messages. None, the default result, means that the ranks take turns here.
 
-    The arguments are those of `minimha.parallel.threads.run_elsewhere`."""
+    function(rank, size, post, take) is the program of a rank. It sends an array x by
+    post(x, to, text) and receives one by take(source, text), where the text names the call."""
     return None
 
 
 class _World:
     """What all ranks share: their messages, results and errors. If several ranks fail, the same
-    error is raised whatever the order of turns."""
+    error is raised whatever the order of turns. `size` is the number of ranks."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -145,7 +146,8 @@ class _Turn:
 
 class _Communicator:
     """A rank's communicator with the methods of `minimha.parallel.Communicator`, for arrays; it
-    does not count bytes."""
+    does not count bytes. It sends x by post(x, to, text), and receives an array by
+    take(source, text)."""
 
     def __init__(self, rank: int, size: int, post: Any, take: Any) -> None:
         self.rank, self.size, self._post, self._take = rank, size, post, take

@@ -79,8 +79,9 @@ def stored(call: Call) -> dict[str, Any]:
 
 
 def replaying(calls: Calls) -> Callable[..., Any]:
-    """Return a function that replays the recorded calls: its first call returns the result of the
-    first recorded call, and so on."""
+    """Return a function that replays the recorded calls, whatever its arguments are: its first call
+    returns the result of the first recorded call or raises its error, and so on. Pullbacks among
+    the results are such functions, too."""
     rest: Iterator[dict[str, Any]] = iter(calls)
 
     def call(*_: Any, tap: Any = None, **__: Any) -> Any:

@@ -54,8 +54,12 @@ class Task:
     edition for students, which has no solutions, a call returns the recorded result of the
     solution.
 
-    `task` documents the attributes. `checks` are listed in the order in which they run, `mistakes`
-    in the order in which a wrong answer is compared with them.
+    solution  the function that solves the task
+    name      the name of this function and of the task
+    checks    the checks, in the order in which they run
+    mistakes  the common mistakes, in the order in which a wrong answer is compared with them
+
+    chapter, difficulty, minutes, hints and given are the arguments of `task`.
     """
 
     def __init__(
@@ -136,8 +140,9 @@ class Task:
         return (self.verdict(check, yours, seed) for check in self.checks)
 
     def verdict(self, check: Check, yours: Callable[..., Any], seed: int = 0) -> Verdict:
-        """Return the outcome of one check. If the check raises an error, the error becomes the
-        message. The function gets copies of its arguments, and fails if it changes them."""
+        """Run one check on a student's function, and return the verdict. If the check raises an
+        error, the message describes the error. The function gets copies of its arguments, and fails
+        if it changes them. The seed determines the random inputs."""
         # In a release, the solutions that this check calls are replays of recorded calls.
         for name, stored in self._stored(check).items():
             TASKS[name].answer = replay.replaying(stored)
@@ -223,7 +228,7 @@ def task(
     hints: tuple[str, ...],
     given: tuple[Callable[..., Any], ...] = (),
 ) -> Callable[[Callable[..., Any]], Task]:
-    """Turn a solution into a task; the top of this file shows how.
+    """Return a decorator that turns a solution into a Task; the top of this file shows how.
 
     chapter     the number of its chapter
     difficulty  1 to 3

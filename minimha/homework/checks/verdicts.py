@@ -14,10 +14,13 @@ PASSED, FAILED, TO_DO, MISSING = "ok", "wrong", "to do", "missing"
 
 @dataclass(frozen=True)
 class Check:
-    """A condition that a student's function must satisfy: `holds(yours, rng)` raises AssertionError
-    if it does not.
+    """A condition that a student's function must satisfy.
 
-    A hidden check is meant for grading: a release with --hidden leaves it out of what students get.
+    name    what students read: "rows sum to one"
+    holds   holds(yours, rng) raises AssertionError if the function `yours` is wrong
+    weight  of the check in the task's score, relative to the other checks
+    hidden  whether the check is meant for grading: a release with --hidden leaves it out of what
+            students get
     """
 
     name: str
@@ -28,8 +31,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one check of one function. The outcome is PASSED, FAILED, TO_DO if the function
-    raises NotImplementedError, or, in grading, MISSING if no answer was handed in."""
+    """The result of one check of one function. `task` is the name of the task, and `message` says
+    what is wrong or still to do. The outcome is PASSED, FAILED, TO_DO if the function raises
+    NotImplementedError, or, in grading, MISSING if no answer was handed in."""
 
     task: str
     check: Check

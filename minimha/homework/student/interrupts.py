@@ -83,9 +83,9 @@ def _alarm(start: Spent) -> Callable[[], None]:
     large list can take longer than the time between two alarms. So the alarm looks at the stack,
     and raises an error only inside the call.
 
-    A bare `except:` may catch the interruption. So from the second interruption on, the line that
-    runs next, which is then inside the `except`, is interrupted, too. This ends even a loop around
-    the `try`.
+    A bare `except:` may catch the interruption. So from the second interruption on, the error is
+    raised twice: at once, and again at the next line of the call that runs, which is then inside
+    the `except`. This ends even a loop around the `try`.
     """
     interrupted = False
 

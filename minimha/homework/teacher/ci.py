@@ -118,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def write_ci_files(options: Any) -> int:
     """Write the files for the chosen service into the current folder; for Gradescope, also the
-    wheel for grading.
+    wheel for grading. Returns 0, the exit status of the command.
 
     Raises ValueError for unusable options or if it is unclear how to install minimha,
     FileExistsError rather than overwrite a file.
@@ -145,7 +145,10 @@ def write_ci_files(options: Any) -> int:
 
 def _for_grading(own: Path | None) -> str:
     """Write the wheel for grading into the current folder, and return its path as an argument of
-    `pip install`. `own` is the file with the teacher's own tasks, None if there is none."""
+    `pip install`. `own` is the file with the teacher's own tasks, None if there is none.
+
+    Raises ValueError in the students' edition, which has no solutions.
+    """
     if replay.results():
         raise ValueError("grading needs the teacher's copy of minimha, which has the solutions")
     name = wheel.for_grading(Path(), own).name
@@ -154,8 +157,13 @@ def _for_grading(own: Path | None) -> str:
 
 
 def _source(folder: Path) -> str:
-    """Return the argument of `pip install` that installs minimha: the newest students' wheel in
-    this folder or, if there is none, the source from which this minimha was installed."""
+    """Return what a shell command must write after `pip install` to install minimha. If this folder
+    contains wheels that `minimha homework release` wrote for students, it is an expression for the
+    newest one, which the shell looks up in its current folder. Otherwise, it names the source from
+    which this minimha was installed.
+
+    Raises ValueError if that source is on this computer's disk, where a server cannot find it.
+    """
     if any(folder.glob(_WHEELS)):
         return _NEWEST
     distribution = importlib.metadata.distribution("minimha")

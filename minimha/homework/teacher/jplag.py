@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def write_jplag_folders(options: Any) -> int:
     """Write DIR/submissions/STUDENT/TASK.py, also for answers in notebooks, and DIR/base/TASK.py,
-    the code that all students were given.
+    the code that all students were given. Returns 0, the exit status of the command.
 
     Raises ValueError if DIR is not empty, OSError for files that cannot be read or written.
     """

@@ -75,8 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def print_questions(options: Any) -> int:
-    """Print the questions. Raises ValueError if there is nothing to ask about, OSError for files
-    that cannot be read."""
+    """Print questions about the answers of the student that the options name. Returns 0, the exit
+    status of the command.
+
+    Raises ValueError if there is nothing to ask about, OSError for files that cannot be read.
+    """
     if replay.results():
         raise ValueError("questions need the teacher's copy of minimha, which has the solutions")
     tasks = {task.name: task for task in chosen(options.only)}

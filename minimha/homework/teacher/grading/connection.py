@@ -188,7 +188,8 @@ class Connection:
                     raise ConnectionLost(NO_ANSWER)
 
     def _send(self, message: list[Any]) -> list[np.ndarray]:
-        """Send a message. Returns the arrays in it, in order."""
+        """Send a message, one of the lists that the class describes. Returns the arrays whose
+        entries it contains, in order."""
         arrays: list[np.ndarray] = []
         text = json.dumps(self._packed(message, arrays)).encode()
         size = sum(array.nbytes for array in arrays)
@@ -199,7 +200,8 @@ class Connection:
         return arrays
 
     def _receive(self) -> tuple[list[Any], list[np.ndarray]]:
-        """Wait for the next message. Returns it, and the arrays in it, in order."""
+        """Wait for the next message. Returns it, and the arrays whose entries it contained, in
+        order."""
         length, size = struct.unpack(">II", self._read(8))
         if length > _MOST_TEXT or size > MOST:
             raise ConnectionLost(NO_ANSWER)
@@ -214,8 +216,13 @@ class Connection:
             raise ConnectionLost(NO_ANSWER) from None
 
     def _packed(self, value: Any, arrays: list[np.ndarray]) -> Any:
-        """Convert a value to what JSON can store. Arrays whose bytes follow in the message are
-        added to `arrays`."""
+        """Convert a value to what JSON can store, and return that. In the JSON, the dtype and the
+        shape stand in place of an array or a NumPy scalar; its entries follow after the JSON, so it
+        is added to `arrays`. But an array that the other end has lent, and that the function here
+        has not changed, is not sent back: only its number among the lent arrays is.
+
+        Raises TypeError for a value that cannot be sent.
+        """
 
         def leaf(x: Any) -> Any:
             for k, (lent, before) in enumerate(self._borrowed_now()):
@@ -245,7 +252,8 @@ class Connection:
         return packed(leaf, value)
 
     def _unpacked(self, item: Any, body: io.BytesIO, arrays: list[np.ndarray]) -> Any:
-        """Return the value that `_packed` converted; the arrays in it are added to `arrays`. Raises
+        """Return the value that `_packed` converted to `item`. Its arrays get their entries from
+        `body`, the bytes after the JSON of the message, and are added to `arrays`, in order. Raises
         an error of any class if the data is invalid."""
 
         def leaf(x: Any) -> Any:

@@ -184,8 +184,8 @@ def _owner(name: str) -> str:
 
 
 def _composed(name: str) -> str:
-    """Return a name with its accents as most programs write them: macOS splits é into e and an
-    accent."""
+    """Return a name in the Unicode form NFC, in which é is a single character. In names of files
+    from macOS, it may be two: e and an accent."""
     return unicodedata.normalize("NFC", name)
 
 

@@ -44,9 +44,10 @@ def protects() -> bool:
 
 
 def confine() -> None:
-    """Prevent this process, from now on, from changing files and from reaching other processes.
-    Does nothing except on Linux with seccomp filters, on a type of machine that `_REFUSED`
-    lists."""
+    """From now on, let Linux refuse the system calls by which this process could change files by
+    their paths or reach other processes. (`worker.limit` prevents it from opening files.) This
+    works only on Linux with seccomp filters, and on the types of machine for which `_REFUSED` lists
+    system calls; elsewhere, this function does nothing."""
     if not _has_filters():
         return
     import ctypes

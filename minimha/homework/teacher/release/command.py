@@ -67,7 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def write_release(options: Any) -> int:
     """Write the folder that students get: a wheel of minimha, files to fill in, and notebooks.
-    Raises ValueError for unusable options, OSError if it cannot be written."""
+    Returns 0, the exit status of the command.
+
+    Raises ValueError for unusable options, OSError if the folder cannot be written.
+    """
     if replay.results():
         raise ValueError("a release needs the teacher's copy of minimha, which has the solutions")
     tasks, folder = chosen(options.only), options.folder

@@ -84,8 +84,9 @@ def _library() -> Iterator[tuple[str, bytes]]:
 
 
 def _tasks(own: Path | None) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each file with tasks; the teacher's own file is called
-    own.py."""
+    """Yield a name and the text for each file with tasks: the files of the course under their own
+    names, and under the name own.py the file `own`, whatever it is called on disk. None means that
+    the teacher has no tasks of their own."""
     for path in sorted((_PACKAGES[0].parent / _TASKS).glob("*.py")):
         yield path.name, path.read_text(encoding="utf-8")
     if own:
@@ -93,8 +94,9 @@ def _tasks(own: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _written(folder: Path, label: str, files: dict[str, bytes]) -> Path:
-    """Write a wheel of these files, and return its path. Its version is minimha's with the label,
-    such as 1.0+students.5."""
+    """Write a wheel into a folder, and return its path. Its version is minimha's with the label,
+    such as 1.0+students.5. `files` has the contents of its files, by their paths in the wheel; the
+    files that describe a wheel are added to this dictionary."""
     distribution = importlib.metadata.distribution("minimha")
     version = f"{distribution.version}+{label}"
     about = f"minimha-{version}.dist-info"
