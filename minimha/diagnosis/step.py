@@ -26,6 +26,7 @@ class Step:
     If the node has other consumers, too, `yours` is the node's gradient as the pullback computes it
     minus the right contributions of the steps to the others.
 
+    trace               what is known about all nodes of the function
     name, value         name and value of the node
     consumer, output    name and value of the consumer, whose gradient is dy. The consumer is None
                         if none is known, or if this object describes the steps to all consumers

@@ -33,9 +33,10 @@ class Trace:
     values    by name, in the order in which they are made
     targets   for each input and intermediate, the gradient that the pullback returned and what is
               needed to check it; the gradient is 0 if the pullback returned none
-    known     the names whose gradient the pullback returns, and the results
+    known     the names whose gradient the pullback returns, and the results; without `unused`
     unknown   names of gradients that the pullback returns although nothing of that name is tapped
-    unused    intermediates from which nothing is computed: what tap returned was not used
+    unused    intermediates with a gradient, from which nothing is computed: what tap returned was
+              not used
     silent    whether the function taps intermediates, but its pullback returns no gradient of any
     right     the right gradients by name, as far as known; for a result, its cotangent
     wrong     the names for which the pullback returned a wrong gradient
@@ -66,10 +67,10 @@ class Trace:
         self._judge(inner, returned)
 
     def _judge(self, values: Mapping[str, np.ndarray], returned: Mapping[str, np.ndarray]) -> None:
-        """Add the intermediates to `targets`, and the names of those whose gradient is wrong, which
-        a numeric gradient shows, to `wrong`; an intermediate that the function does not use goes to
-        `unused` instead. `values` has the intermediates by name, and `returned` the gradients that
-        the pullback returned for them."""
+        """Add the intermediates to `targets`. Compare the gradients that the pullback returned for
+        them with numeric ones, and add the names of wrong ones to `wrong`, or to `unused` if the
+        function does not use the intermediate. `values` has the intermediates by name, `returned`
+        these gradients."""
         # If the complex step works for the inputs, it works for what is computed from them.
         small = [t for t in self.targets.values() if t.x.size <= t.MANY]
         confirmed = bool(small) and all(t.analytic for t in small)
@@ -111,8 +112,8 @@ class Trace:
     @cached_property
     def right(self) -> dict[str, np.ndarray]:
         """The right gradients by name: those of the pullback that were found right; for each node
-        at fault that does not have too many entries, its numeric gradient; and for each result, its
-        cotangent."""
+        at fault, its numeric gradient, unless the node has too many entries to compute it; and for
+        each result, its cotangent."""
         found = {
             name: target.gradient.astype(np.float64)
             for name, target in self.targets.items()

@@ -48,8 +48,8 @@ def one_batch(probe: Probe) -> Iterator[Finding]:
 
 
 def training(probe: Probe, batch: Sequence[np.ndarray], rate: float) -> Iterator[float]:
-    """Train on one batch, with AdamW and the learning rate `rate`. Yields the loss before each
-    step."""
+    """Train the model on one batch, (inputs, targets), with AdamW and the learning rate `rate`.
+    Yields the loss before each step, without end."""
     optimiser = AdamW(list(probe.parameters.values()), lr=rate, weight_decay=0.0)
     while True:
         optimiser.zero_grad()

@@ -36,7 +36,8 @@ _SHIFTED = {
 
 def targets(probe: Probe) -> Iterator[Finding]:
     """Yield a finding if the targets are tokens of the same sequences as the inputs, but shifted by
-    the wrong number of positions: targets[t] should be inputs[t + 1]."""
+    the wrong number of positions: targets[t] should be inputs[t + 1]. Also note in
+    `probe.predicts_next`, for other checks, whether the targets are the next tokens."""
     x, y, t = probe.inputs, probe.targets, probe.inputs.shape[1]
     if x.shape != y.shape:
         probe.figures["targets"] = "one class for each sequence"
@@ -111,8 +112,8 @@ def deterministic(probe: Probe) -> Iterator[Finding]:
 
 
 def dtypes(probe: Probe) -> Iterator[Finding]:
-    """Yield a finding if the parameters have different dtypes, or if an intermediate has another
-    dtype than the parameters."""
+    """Yield a finding if the parameters have different dtypes, or if an intermediate of floats has
+    another dtype than the parameters."""
     own = {name: backend.to_numpy(p.data).dtype for name, p in probe.parameters.items()}
     main = probe.dtype
     for name, dtype in own.items():

@@ -67,8 +67,9 @@ class Probe:
     real          which positions of the inputs are not padding, (B, T)
     predicts_next whether each target is the next input: targets[t] = inputs[t + 1]
     figures       what each check measured, for the report
+    padding       the token that fills up short sequences, or None
     lr            the learning rate with which the user trains the model
-    rng           the random generator that all checks draw from
+    rng           the random generator, made from `seed`, that all checks draw from
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Probe:
 
     def call(self, inputs: np.ndarray) -> Any:
         """Call the model, and return its logits as a Tensor: the first value, if it returns
-        several."""
+        several. Raises ValueError unless these are a Tensor with one axis more than the targets."""
         first = next(iter(self.parameters.values())).data
         logits = self.model(backend.like(inputs, first))
         logits = logits[0] if isinstance(logits, tuple) else logits
@@ -230,7 +231,9 @@ class Probe:
         return [*steps, Intermediate("logits", backend.to_numpy(logits.data), _node(logits))]
 
     def attention(self, inputs: np.ndarray) -> list[Intermediate]:
-        """Return the attention weights computed on the way to the logits."""
+        """Return all attention weights that the model computes on the way from these inputs to the
+        logits, the first ones first: usually one `Intermediate` for each attention layer. A layer
+        has several if further operations after its softmax also return such weights."""
         return [step for step in self.trace(inputs) if step.is_attention(inputs.shape[1])]
 
     def place(self, node: Node | None) -> str:
