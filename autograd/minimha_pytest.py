@@ -96,8 +96,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> Any:
-    """A NumPy generator seeded with the name of the test: the same numbers in every run, different
-    ones in every test and for every set of its parameters."""
+    """A NumPy generator seeded with the name of the test, which includes its parameters: the same
+    numbers in every run, and different ones in tests with different names."""
     import numpy as np
 
     return np.random.default_rng(list(request.node.name.encode()))
@@ -167,8 +167,9 @@ def _gradcheck(node: Any) -> Callable[..., Any]:
 
 
 def _call_at_return(test: Callable[..., Any], check: Callable[[], None]) -> None:
-    """Call check from a frame that looks like the test at its last return: a failure should show
-    that line, but the test has returned before its result is checked."""
+    """Call check() so that the traceback of a failure points at the last return statement of the
+    test, or at its last line if it has none. The result is checked only after the test has
+    returned, so a frame that imitates the test's stands in for it."""
     test = inspect.unwrap(test)
     code = test.__code__
     lines, first = inspect.getsourcelines(test)

@@ -122,9 +122,12 @@ _INSTEAD = {
 
 
 def asarray(value: object) -> Array:
-    """value as an array: unchanged if it is one, by NumPy if it is a number or a list.
+    """`value` as an array. An array is returned as it is, except that a NumPy array in the byte
+    order of another machine is converted. A number or a list of numbers, which may be nested,
+    becomes a NumPy array. Booleans count as numbers.
 
-    Raises TypeError for anything but numbers, ValueError for ragged lists.
+    Raises TypeError for anything that does not consist of numbers, such as a text or a list with a
+    None; ValueError for nested lists of different lengths.
     """
     if is_array(value) and not isinstance(value, np.ndarray):
         return value

@@ -32,12 +32,13 @@ class Tensor(Variable):
     """An array that knows how it was computed, so that backward() can compute its gradient.
 
     data           the array, of any array-API library; lists and numbers become NumPy arrays
-    requires_grad  True makes a leaf, to whose .grad backward() adds; needs real floating-point data
+    requires_grad  if True, the Tensor is a leaf, an input of the computation that gets a gradient:
+                   backward() adds it to .grad. The data must then be real floating-point numbers
 
     Operators, and most methods, are operations of `ops`, which the tape records where a gradient is
     required; comparisons give arrays.
-    Raises TypeError for data that is not numbers, or cannot have a gradient, ValueError for lists
-    of different lengths.
+    Raises TypeError for data that is not numbers and, with requires_grad=True, for numbers that are
+    not real floats; ValueError for nested lists of different lengths.
     """
 
     __slots__ = ()  # those of Variable

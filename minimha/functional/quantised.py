@@ -19,7 +19,7 @@ class Quantised:
     scale   (1, N), one for each column, or (M, 1), one for each row
 
     Rounding changes an entry by at most about scale/2, which is max |w|/254 over its column or row,
-    unless the scale is subnormal. If all entries of a column have one scale,
+    unless the scale is subnormal. With one scale for each column, scale (1, N),
     x w = (x values) · scale.
     Source: Dettmers et al., "LLM.int8()" (2022), for the weights alone, without its treatment of
     outliers.

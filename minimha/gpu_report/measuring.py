@@ -50,7 +50,8 @@ class Milliseconds(NamedTuple):
 
 
 def milliseconds(run: Callable[[], Any], repeats: int | None = None) -> Milliseconds:
-    """The median times of a call of the function `run`.
+    """How many milliseconds a call of the function `run` takes on the GPU, and how many the host
+    needs to launch it: the medians over several calls.
 
     repeats  how many calls are timed, by default as many as fit into 0.12 s, at most 30
 

@@ -342,8 +342,12 @@ def _written(
     dtype's min) where the mask hides a key. None if there is neither mask nor bias.
 
     shape  of the scores. The array has as many axes, and broadcasts to it
-    like   an array, whose library and device the result gets; None for those of the bias, or NumPy
-    ranks  how many axes the scores may have; if empty, any number
+    like   an array: the result has its library and its device. If like is None, the bias takes its
+           place; without a bias, the result is a NumPy array
+    ranks  the numbers of axes that the scores may have; if empty, any number
+
+    Raises ValueError if the scores have another number of axes, or if mask or bias do not fit them;
+    TypeError for a bias that is not floats.
     """
     if ranks and len(shape) not in ranks:
         meant = " or ".join(_tuple("BHTS"[-n:]) for n in ranks)

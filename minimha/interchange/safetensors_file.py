@@ -82,8 +82,9 @@ def read(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
 
 def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
     """Like `read`, except that the arrays are views of the file: the operating system reads each
-    part of them when it is first used, and may drop it when memory is short. Changes of the arrays
-    do not reach the file. An array that becomes float32, or is not aligned in the file, is a copy.
+    part of them when it is first used, and may drop it when memory is short. Changes to the arrays
+    are not written to the file. An array that becomes float32, or is not aligned in the file, is a
+    copy.
     """
     import mmap  # here, because the rest of the module works without it
 

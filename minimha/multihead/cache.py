@@ -27,16 +27,16 @@ class KeyValueCache:
              no later query sees
     sinks    with a window, how many of the first positions all later queries also see
     reserve  with a window, how far `rewind` can go back: this many positions before the newest so
-             far. The cache evicts more than this number at a time, so a larger reserve means less
-             copying
+             far. The cache waits until it can evict more positions than this at once, and copies
+             the others then, so a larger reserve means less copying
 
     One cache serves one layer and one run through a sequence. `len(cache)` is the number of
-    positions so far; as many of them as `evicted` says, the first after the sinks, are no longer
-    held. With a window, the cache holds at most window − 1 + sinks + 2 · reserve positions between
-    two calls. For rope, alibi and masks, the keys keep their positions in the whole sequence.
-    Within `no_grad`, new keys and values are written to memory reserved for them, so that on
-    average appending costs the same however many there are. Outside it, gradients flow through the
-    cache, and each step copies all keys and values.
+    positions so far, including evicted ones. The attribute `evicted` is the number of evicted
+    positions, the first ones after the sinks. With a window, the cache holds at most window − 1 +
+    sinks + 2 · reserve positions between two calls. For rope, alibi and masks, the keys keep their
+    positions in the whole sequence. Within `no_grad`, new keys and values are written to memory
+    reserved for them, so that on average appending costs the same however many there are. Outside
+    it, gradients flow through the cache, and each step copies all keys and values.
     Source of the sinks: Xiao et al., "Efficient Streaming Language Models with Attention Sinks"
     (2023), which counts positions within the cache instead.
     """

@@ -122,12 +122,21 @@ class Form(Module):
         raise NotImplementedError
 
     def to_stacked(self) -> Any:
-        """Convert these weights to the stacked form."""
+        """These weights in the stacked form: a `Stacked`, which has one matrix each for Q, K and V,
+        with the heads side by side. Attention stays the same, up to rounding, and this form is not
+        changed.
+
+        Raises ValueError in the bilinear form if W_i has a higher rank than D.
+        """
         raise NotImplementedError
 
     @classmethod
     def from_stacked(cls, stacked: Any) -> Any:
-        """Convert weights of the stacked form to this form."""
+        """The weights of `stacked`, a `Stacked`, in this form. Attention stays the same, up to
+        rounding, and `stacked` is not changed.
+
+        Raises ValueError for weights that this form cannot represent.
+        """
         raise NotImplementedError
 
     def mapped(self, function: Callable[[Any], Any]) -> Self:

@@ -78,8 +78,9 @@ _ATTENTION = "attention.png"
 
 
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `minimha train` to a parser. The options that it returns have the
-    attribute `run`, the function that runs the command."""
+    """Add the arguments of `minimha train` to the parser of this command. The options that the
+    parser then reads have the attribute `run`, a function: run(options) runs the command and
+    returns its exit code."""
     for name, (metavar, default, text) in SETTINGS.items():
         about = f"{text} (default: {default})"
         parser.add_argument(f"--{name}", type=type(default), metavar=metavar, help=about)
@@ -100,8 +101,9 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `minimha generate` to a parser. The options that it returns have the
-    attribute `run`, the function that runs the command."""
+    """Add the arguments of `minimha generate` to the parser of this command. The options that the
+    parser then reads have the attribute `run`, a function: run(options) runs the command and
+    returns its exit code."""
     _add(parser, _generate, {
         "folder": ({"type": Path, "metavar": "FOLDER"},
                    "written by minimha train, or with a pretrained model"),
