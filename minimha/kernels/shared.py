@@ -20,27 +20,30 @@ def obstacle_to_fused(x: Arguments) -> str | None:
 
 
 def numbers(x: Arguments) -> tuple[float, float, float]:
-    """The scale of a call's scores, their softcap (0 for none), and the factor 1 / (1 − dropout) of
-    the weights that dropout keeps (0 if dropout is 1)."""
+    """The scale of a call's scores, 1/√D unless x gives one; their softcap (0 for none); and the
+    factor 1 / (1 − dropout) of the weights that dropout keeps (0 if dropout is 1)."""
     scale = 1 / math.sqrt(x.query.shape[-1]) if x.scale is None else x.scale
     return float(scale), float(x.softcap or 0), 0.0 if x.p == 1 else 1 / (1 - x.p)
 
 
 def batch_and_heads(shape: tuple[int, ...]) -> tuple[int, int]:
-    """B and H of (…, H, T, S); both are 1 for (T, S)."""
+    """(B, H) for the shape (…, H, T, S) of the scores or that of an array like it, where B counts
+    the sequences along all axes before H. Both are 1 for a shape (T, S)."""
     return math.prod(shape[:-3]), shape[-3] if len(shape) > 2 else 1
 
 
 def four_axes(x: Array) -> Array:
-    """(…, H, T, N) as (B, H, T, N)."""
+    """Reshape x (…, H, T, N) to (B, H, T, N), where B counts the sequences along all axes before H.
+    B and H are 1 if x is (T, N)."""
     if x.ndim == 4:
         return x
     return namespace(x).reshape(x, (*batch_and_heads(x.shape), *x.shape[-2:]))
 
 
 def like_scores(x: Array, shape: tuple[int, ...]) -> Array:
-    """x, which broadcasts to (…, H, T, S), as an array (B, H, T, S). Axes along which x is repeated
-    have stride 0, and x is copied only if several batch axes are merged into one, B."""
+    """x, which broadcasts to the shape (…, H, T, S) of the scores, as an array (B, H, T, S). Axes
+    along which x is repeated have stride 0, and x is copied only if several batch axes are merged
+    into one, B."""
     return four_axes(namespace(x).broadcast_to(x, shape))
 
 

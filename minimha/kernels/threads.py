@@ -39,8 +39,9 @@ def _default() -> int:
 
 
 def divide_cpus(processes: int) -> None:
-    """Divide the CPUs of this machine among this many processes, for kernels and for BLAS, unless
-    the environment sets the number of threads."""
+    """Divide the CPUs of this machine among this many processes, of which this is one: limit the
+    threads of kernels and of BLAS in this process to its share. Does nothing if an environment
+    variable sets the number of threads (see `number`)."""
     if any(os.environ.get(name) for name in _NAMES):
         return
     threads = min(number(), max(1, min(os.cpu_count() or 1, _quota()) // processes))
@@ -63,7 +64,8 @@ def _quota() -> int:
 
 @contextlib.contextmanager
 def limit(threads: int) -> Iterator[None]:
-    """Within the `with` block, a kernel that this Python thread calls may use this many threads."""
+    """Within the `with` block, a kernel that this Python thread calls may use this many threads.
+    Raises ValueError for fewer than 1."""
     if threads < 1:
         raise ValueError(f"limit({threads}): a call needs at least 1 thread")
     token = _limit.set(threads)

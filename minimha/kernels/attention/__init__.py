@@ -43,9 +43,9 @@ _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
 class Kernels(NamedTuple):
-    """The functions that run one implementation of attention for the arrays of one library.
-    laid_out, forward and backward are called only for arguments for which `obstacle` returns None.
-    """
+    """The functions that run one implementation of attention for the arrays of one library, such as
+    NumPy. laid_out, forward and backward are called only for arguments for which `obstacle` returns
+    None."""
 
     obstacle: Callable[[Arguments], str | None]  # the reason why kernels do not support these
     laid_out: Callable[[Arguments], Any]  # the arguments as the next two functions take them
@@ -83,10 +83,10 @@ def _on_gpu(module: ModuleType, *, native: bool = False) -> Kernels:
 def _obstacle(  # noqa: PLR0911  one reason each
     x: Arguments, libraries: dict[str, Kernels]
 ) -> str | None:
-    """The reason why these kernels cannot compute attention with the arguments x, or None if they
-    can.
+    """The reason why the kernels of one implementation cannot compute attention with the arguments
+    x, or None if they can.
 
-    libraries  the kernels for each library: {"numpy": …, "cupy": …}, or only one of them
+    libraries  its kernels for each library: {"numpy": …, "cupy": …}, or only one of them
     """
     arrays = [a for a in (x.query, x.key, x.value, x.bias, x.sink) if a is not None]
     kernels = libraries.get(library_of(x.query))
@@ -138,14 +138,18 @@ def _slow_registers() -> str | None:
 def _reference(
     x: Arguments, wanted: Wanted
 ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
-    """The value and the pullback of the reference implementation, which computes with float32 if
-    the arguments are 16-bit floats."""
+    """The value and the pullback of the reference implementation for the arguments x; `wanted` says
+    which gradients are wanted. It computes with float32 if the arguments are 16-bit floats."""
     return computed(Candidate(attention), x, wanted)
 
 
 def _register(name: str, doc: str, **libraries: Kernels) -> None:
-    """Register an implementation of attention, with a docstring and its kernels for each library:
-    numpy=…, cupy=…, or only one of them."""
+    """Register an implementation of attention.
+
+    name       what users choose it by, such as "tiled"
+    doc        the beginning of its docstring
+    libraries  its kernels for each library: numpy=…, cupy=…, or only one of them
+    """
 
     def obstacle(x: Arguments, auto: bool) -> str | None:
         why = _obstacle(x, libraries) or _failed.get((name, library_of(x.query)))
@@ -154,9 +158,9 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
         return _slow_registers() if why is None and auto and name == "microkernel" else why
 
     def attempt(library: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of call(*arguments), which runs kernels. If they fail on a GPU, it returns
-        None and stores the reason in `_failed`, so that this implementation is not tried there
-        again."""
+        """The result of call(*arguments), which runs kernels on the arrays of a library. If they
+        fail on a GPU, it returns None and stores the reason in `_failed`, so that this
+        implementation is not tried there again."""
         try:
             return call(*arguments)
         except MemoryError:
@@ -230,8 +234,8 @@ def _register(name: str, doc: str, **libraries: Kernels) -> None:
 
 def _log_sums(lse: Array, x: Arguments) -> Array:
     """The log-sum-exp of every query's scores, (…, H, T), from the array `lse` (B, H, T) that a
-    kernel returns. For a query that sees neither a key nor a sink, the kernel returns +∞, which
-    becomes −∞ here."""
+    kernel returns for the arguments x. For a query that sees neither a key nor a sink, the kernel
+    returns +∞, which becomes −∞ here."""
     xp = namespace(lse)
     lse = xp.where(lse == math.inf, -lse, lse)
     return xp.reshape(xp.astype(lse, x.query.dtype), x.shape[:-1])

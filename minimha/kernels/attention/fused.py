@@ -15,8 +15,8 @@ obstacle = obstacle_to_fused
 
 @SILENT
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
-    """The output of attention, (…, H, T, Dv), and the weights (B, H, T, S). Returns None if any
-    output is not finite, since only the reference handles NaN and infinity."""
+    """The output of attention, (…, H, T, Dv), and the weights (B, H, T, S), which `backward` needs.
+    Returns None if any output is not finite, since only the reference handles NaN and infinity."""
     query, key, value = _heads_first(x)
     (b, h, t, _), dv = query.shape, value.shape[-1]
     weights = (_grouped(query, x) @ key.mT).reshape(b, h, t, -1)
@@ -37,8 +37,14 @@ def backward(
     dlse: None,
     wanted: Wanted,
 ) -> Gradients | None:
-    """The gradients of the inputs of attention. Returns None if any of them is not finite, since
-    only the reference handles NaN and infinity."""
+    """The gradients of the inputs of attention; that of bias is None unless it is `wanted`.
+
+    out, weights  the results of `forward` for the same x
+    dout          the gradient of out
+    dlse          None, since this implementation does not compute lse
+
+    Returns None if any gradient is not finite, since only the reference handles NaN and infinity.
+    """
     query, key, value = _heads_first(x)
     (b, h, t, _), s = query.shape, key.shape[2]
     dout = _grouped(four_axes(dout), x)
@@ -60,8 +66,8 @@ def backward(
 
 
 def _grouped(y: np.ndarray, x: KernelArguments) -> np.ndarray:
-    """Reshape y (B, H, T, N) to (B, G, H/G · T, N), so that the queries of all heads that share a
-    key head become the rows of one matrix."""
+    """Reshape y (B, H, T, N) to (B, G, H/G · T, N), so that the rows of all heads that share a key
+    head become the rows of one matrix. x.heads is (H, G)."""
     return y.reshape(y.shape[0], x.heads[1], -1, y.shape[-1])
 
 

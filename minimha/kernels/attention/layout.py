@@ -17,8 +17,8 @@ from ...masks.kinds import Band
 from ..shared import four_axes, like_scores, numbers
 
 _MASK_ENTRIES, _MASK_QUERIES = 2**24, 192
-"""The number of entries of a mask's array to compute at a time, and the fewest queries for which to
-compute them at a time, even if these have more entries."""
+"""The array of a mask is computed for one block of queries after another. A block has up to
+_MASK_ENTRIES entries, or more if these would be fewer than _MASK_QUERIES queries."""
 QUERIES_IN_ORDER = 768
 """Queries for which a mask's array is computed at a time within `minimha.batch_invariant`, whatever
 the number of entries. The sums of the backward, too, are divided at multiples of this number, so
@@ -33,9 +33,9 @@ is not finite, the reference computes it instead, and warns if the cause is a vi
 
 
 class KernelArguments(NamedTuple):
-    """The arguments of attention, as the kernels take them. In start, stop, bias and keep, an axis
-    B, H or T has length 1 if all sequences, heads or queries share the entries. An array for an
-    argument that is None is empty."""
+    """The arguments of attention, as the kernels take them. In start, stop, bias and keep, axis B
+    or H has length 1 if all sequences or all heads share the entries; in bias and keep, so has axis
+    T if all queries share them. An array for an argument that is None is empty."""
 
     query: np.ndarray  # (B, T, H, D) or (B · H, T, 1, D): see `positions_first`
     key: np.ndarray  # (B, S, G, D) or (B · G, S, 1, D)
@@ -51,9 +51,9 @@ class KernelArguments(NamedTuple):
     scale: Any
     softcap: Any  # 0 for none
     kept_factor: Any  # 1 / (1 − p), by which dropout multiplies the weights that it keeps
-    operand: np.ndarray  # empty; its type says how the right operand of a product is laid out
+    operand: np.ndarray  # empty; its type chooses BLAS or blocks for products: see `cpu.matmul`
     shape: tuple[int, ...]  # (…, H, T, S), as given
-    in_order: bool  # whether gradients are summed as `minimha.batch_invariant` promises
+    in_order: bool  # whether sums have the order that `minimha.batch_invariant` promises
 
     @classmethod
     def of(cls, x: Arguments, in_registers: bool) -> KernelArguments:
@@ -107,8 +107,9 @@ class KernelArguments(NamedTuple):
             yield t0, t1, _like_scores(block, (*lead, t1 - t0, s), bool)
 
     def shared(self, count: int) -> tuple[Any, ...]:
-        """The argument `chunk` of a kernel, which stands for range(count) (see `cpu.parallel`):
-        divided among threads if the call is large enough for that to be faster."""
+        """Make the argument `chunk` of a kernel that loops over range(count), as
+        `cpu.parallel.whole` does: this range is divided among threads if the call is large enough
+        for that to be faster."""
         multiplications = math.prod(self.shape) * (self.query.shape[-1] + self.value.shape[-1])
         chunks = 1 if multiplications < _THREADS_PAY else min(count, multiplications // _PIECE)
         return compiled("parallel").whole(count, chunks)
@@ -122,8 +123,8 @@ def compiled(name: str) -> Any:
 
 
 def positions_first(x: np.ndarray) -> np.ndarray:
-    """Rearrange (…, H, T, N) to (B, T, H, N) if the array has this layout in memory, as after
-    projections, or else to (B · H, T, 1, N). The array is copied only if it has neither layout."""
+    """Rearrange x (…, H, T, N) to (B, T, H, N) if it lies in memory in this order, as after
+    projections, or else to (B · H, T, 1, N). It is copied only if its memory has neither order."""
     x = four_axes(x)
     transposed = x.transpose(0, 2, 1, 3)
     if transposed.flags.carray:
@@ -133,7 +134,8 @@ def positions_first(x: np.ndarray) -> np.ndarray:
 
 
 def heads_first(x: np.ndarray, heads: int) -> np.ndarray:
-    """The inverse of `positions_first`, for x with this number of heads: (B, H, T, N)."""
+    """The inverse of `positions_first`: rearrange x, (B, T, H, N) or (B · H, T, 1, N), to
+    (B, H, T, N). `heads` is H."""
     if x.shape[2] == heads:
         return x.transpose(0, 2, 1, 3)
     return x.reshape(-1, heads, x.shape[1], x.shape[3])
@@ -145,9 +147,10 @@ def _contiguous(x: np.ndarray) -> np.ndarray:
 
 
 def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
-    """start, stop, inside and mean_keys of `KernelArguments`. Each query sees the keys from its
-    start to its stop (exclusive): all of them if inside is None, or else those that the mask
-    `inside` allows. mean_keys is the mean of stop − start."""
+    """The fields start, stop, inside and mean_keys of `KernelArguments`, for a mask or None and
+    arrays of queries and keys. Each query sees the keys from its start to its stop (exclusive): all
+    of them if inside is None, or else those that the mask `inside` allows. mean_keys is the mean of
+    stop − start."""
     shape = (*query.shape[:-1], key.shape[-2])
     start, stop, inside = np.zeros(shape[-2], int), np.full(shape[-2], shape[-1]), None
     if (intervals := masks.key_intervals(mask, query, key)) is not None:
@@ -180,21 +183,22 @@ def _operand(dtype: Any, in_registers: bool) -> np.ndarray:
 
 
 def _like_heads(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """x, which broadcasts to (…, H), as an array (B, H). If x is None, an empty array."""
+    """x, which broadcasts to the `shape` (…, H), as an array (B, H). If x is None, an empty array
+    of this dtype."""
     if x is None:
         return _empty((0, 0), dtype)
     return np.broadcast_to(x, shape).reshape(math.prod(shape[:-1]), -1).copy()
 
 
 def _like_queries(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """x, which broadcasts to (…, H, T), as an array (B, H, T). Axis B or H has length 1 if x is
-    repeated along it."""
+    """x, which broadcasts to the `shape` (…, H, T), as an array (B, H, T). Axis B or H has length 1
+    if x is repeated along it."""
     return _like_scores(x[..., None, :], (*shape[:-1], 1, shape[-1]), int)[:, :, 0]
 
 
 def _like_scores(x: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """x, which broadcasts to (…, H, T, S), as an array (B, H, T, S). Axis B, H or T has length 1 if
-    x is repeated along it. If x is None, an empty array."""
+    """x, which broadcasts to the `shape` (…, H, T, S), as an array (B, H, T, S). Axis B, H or T has
+    length 1 if x is repeated along it. If x is None, an empty array of this dtype."""
     if x is None:
         return _empty((0, 0, 0, 0), dtype)
     x = like_scores(x, shape)

@@ -109,8 +109,15 @@ def backward(
     dlse: np.ndarray | None,
     wanted: Wanted,
 ) -> Gradients | None:
-    """The gradients of the inputs of attention. Returns None if any of them is not finite, since
-    only the reference handles NaN and infinity."""
+    """The gradients of the inputs of attention; those of bias and sink are None unless they are
+    `wanted`.
+
+    out, lse  the results of `forward` for the same x
+    dout      the gradient of out
+    dlse      the gradient of lse, or None if nothing depends on lse
+
+    Returns None if any gradient is not finite, since only the reference handles NaN and infinity.
+    """
     h, g = x.heads
     t, s = x.shape[-2:]
     b = math.prod(x.shape[:-3])
@@ -191,8 +198,8 @@ def backward(
 def _sink_gradient(
     x: KernelArguments, out: np.ndarray, lse: np.ndarray, dout: np.ndarray, dlse: np.ndarray
 ) -> np.ndarray:
-    """The gradient of the sink, (B, H). dlse is the gradient of lse, empty if nothing depends on
-    lse."""
+    """The gradient of the sink, (B, H). out and lse are the results of `forward`, and dout and dlse
+    their gradients; dlse is empty if nothing depends on lse."""
     delta = np.sum(dout * out, axis=-1).reshape(lse.shape) - (dlse if dlse.size else 0)
     return -np.sum(np.exp(x.sink[..., None] - lse) * delta, axis=-1)
 
@@ -217,17 +224,17 @@ def _items_of_keys(b: int, g: int, s: int, parts: int) -> np.ndarray:
 
 
 def _parts(heads: int, most: int) -> int:
-    """The number of parts into which the work of each head is divided: 1 if there are many heads
-    (`heads` counts those of all sequences), or else enough for all threads to have work, but no
-    more than `most`."""
+    """The number of parts into which the work of each head is divided: 1 if there are many heads,
+    or else enough for all threads to have work, but no more than `most`. `heads` counts the heads
+    of all sequences."""
     enough = 4 * threads.number()
     return 1 if 2 * heads >= enough else max(1, min(most, -(-enough // heads)))
 
 
 def _edges(start: int, stop: int, parts: int) -> list[int]:
-    """Divide the range from start to stop into up to `parts` parts of about equal length, whose
-    distances from start are multiples of 96. Returns where each part starts, and the end of the
-    last one."""
+    """Divide the range from start to stop into up to `parts` parts of about equal length, each of
+    which begins at start or a multiple of 96 after it. Returns where each part begins, and the end
+    of the last one."""
     return sorted({start + (stop - start) * n // parts // 96 * 96 for n in range(parts)} | {stop})
 
 

@@ -26,31 +26,35 @@ def are_floats(x: Any, *others: Any) -> bool:
 
 
 def contiguous(x: Array) -> Array:
-    """x, or a copy if it is not row-major, aligned and writeable: kernels are compiled for such
-    arrays alone."""
+    """x itself if it is row-major, aligned and writeable, otherwise a copy that is: kernels are
+    compiled for such arrays alone."""
     return x if x.flags.carray else x.copy()
 
 
 def in_memory(x: Array) -> tuple[Array, bool]:
-    """The matrix x, or its transpose if that is the one in row-major order, and whether it is the
-    transpose. If neither is in this order, x is copied."""
+    """Return (stored, transposed): the matrix x as it lies in memory, for kernels that read
+    row-major arrays. `stored` is x, or the transpose of x if only that is in row-major order, and
+    `transposed` says whether it is the transpose. If neither is in this order, `stored` is a copy
+    of x."""
     transposed = x.flags.f_contiguous and not x.flags.c_contiguous
     return contiguous(x.T if transposed else x), transposed
 
 
 def flat(x: Array) -> Array:
-    """The entries of x as a contiguous array (size,), if possible a view."""
+    """The entries of x as a contiguous array with one axis, (number of entries,): a view of x if
+    possible, otherwise a copy."""
     return contiguous(x).ravel()
 
 
 def as_rows(x: Array) -> Array:
-    """x as a contiguous matrix (number of rows, length of the last axis), if possible a view."""
+    """x (…, M) as a contiguous matrix (number of rows, M): a view of x if possible, otherwise a
+    copy."""
     return contiguous(x).reshape(-1, x.shape[-1])
 
 
 def as_indices(x: Any, limit: int) -> Array | None:
-    """A copy of x as one axis of int64, which later changes of x do not reach. None unless x is an
-    array of integers from 0 to limit − 1, and not empty."""
+    """A copy of the entries of x as an array of int64 with one axis; later changes of x do not
+    change it. None unless x is a non-empty array of integers from 0 to limit − 1."""
     if type(x) is not Array or x.dtype.kind not in "iu" or not x.size:
         return None
     indices = x.astype(np.int64, order="C").reshape(-1)
@@ -58,8 +62,12 @@ def as_indices(x: Any, limit: int) -> Array | None:
 
 
 def in_chunks(count: int, nbytes: int) -> tuple[Any, ...]:
-    """The argument `chunk` of a kernel, which stands for range(count) (see `parallel`): divided
-    among threads if the arrays that the kernel reads or writes, of nbytes bytes, are large enough.
+    """Make the argument `chunk` of a kernel that loops over range(count), as `parallel.whole` does:
+    choose the number of chunks into which the threads divide this range.
+
+    nbytes is the size of an array that the kernel reads or writes, or a multiple of it if each
+    entry takes more work. A small array does not justify waking other threads, so one thread then
+    computes the whole range.
     """
     chunks = min(count, nbytes // _CHUNK)
     return whole(count, min(threads.number(), chunks) if chunks > 1 else 1)

@@ -13,11 +13,16 @@ from .row_softmax import dot, exp_minus, is_finite, row_max, scale_by
 @kernel
 def weights_from_scores(chunk, scores, start, stop, inside, bias, scale, t0, t1):
     """Replace scores (B, H, T, S), which are Q Kᵀ, by softmax(scale · scores + bias) over the
-    visible keys, for the queries from t0 to t1 of every head.
+    visible keys, for the queries from t0 to t1 of every head. `chunk`, made by `parallel.whole`,
+    divides the B · H heads among threads.
 
-    `chunk` divides the B · H heads among threads (see `parallel`). A query sees the keys from its
-    `start` to its `stop` (exclusive). If the boolean array `inside` is not empty, it sees only
-    those of them for which `inside`, which begins with query t0, is True.
+    start, stop  (B, H, T): a query sees the keys from its start to its stop (exclusive)
+    inside       boolean (B, H, t1 − t0, S), for the queries from t0 on: a query sees only those of
+                 its keys for which this is True; empty if it sees all of them
+    bias         (B, H, T, S), or empty for none
+
+    Entries that all sequences or all heads share are stored once, along an axis of length 1; those
+    of inside and bias also if all queries share them.
     """
     none = scale * 0
     heads = scores.shape[1]
@@ -48,8 +53,9 @@ def scores_backward(chunk, weights, dweights, nonfinite):
 
         weights · (dweights − Σ dweights · weights)
 
-    Both arrays are (N, S), with a row for each query of each head; `chunk` divides the rows among
-    threads (see `parallel`). Sets nonfinite[0] if any result is not finite.
+    Both arrays are (N, S), with a row for each query of each head; `chunk`, made by
+    `parallel.whole`, divides the rows among threads. Sets nonfinite[0] to True if any result is not
+    finite.
     """
     start, stop = share(chunk)
     for n in range(start, stop):

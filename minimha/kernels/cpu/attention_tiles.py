@@ -57,13 +57,13 @@ GRAIN = 32
 """Keys are skipped in multiples of this number, which is a multiple of the columns of a block on
 every CPU, and at least its rows. The width of a tile is also a multiple of it."""
 _FEW = 6
-"""With at most this many queries, the kernel reads keys and values where they are, without a
-copy."""
+"""With at most this many queries, a kernel that multiplies in blocks reads keys and values where
+they are, without a copy."""
 
 
 class Place(NamedTuple):
-    """The sequence b and the head h to which a tile of scores belongs, and its first query t and
-    key s."""
+    """Where a tile of scores is in (B, H, T, S): its sequence b, its head h, its first query t and
+    its first key s."""
 
     b: int
     h: int
@@ -73,35 +73,34 @@ class Place(NamedTuple):
 
 @kernel
 def forward(  # noqa: PLR0912, PLR0915
-    chunk,  # of the items: see `parallel`
+    chunk,  # made by `parallel.whole`; divides the items among threads
     query,  # (B, T, H, D) or (B · H, T, 1, D): see `head`
     key,  # (B, S, G, D) or (B · G, S, 1, D)
     value,  # (B, S, G, Dv) or (B · G, S, 1, Dv)
     heads,  # H, G
     start,  # (B, H, T): each query sees the keys from its start
     stop,  # (B, H, T): up to its stop, exclusive
-    inside,  # (B, H, some queries, S): except those where this is False
+    inside,  # (B, H, some queries, S): except those where this is False; or empty
     origin,  # the first query of `inside`
-    bias,  # (B, H, T, S)
-    sink,  # (B, H)
-    keep,  # (B, H, T, S): the weights that dropout keeps
-    scale,
-    softcap,
+    bias,  # (B, H, T, S), or empty
+    sink,  # (B, H), or empty
+    keep,  # (B, H, T, S): the weights that dropout keeps; or empty
+    scale,  # the factor of Q Kᵀ
+    softcap,  # 0 for none
     kept_factor,  # 1 / (1 − p) of dropout
     operand,  # says whether BLAS or blocks multiply: see `matmul`
-    tile,  # queries, keys
+    tile,  # the largest numbers of queries and of keys in a tile
     in_order,  # whether no bit of a row of out depends on other queries: see `batch_invariant`
     items,  # (items, 4): each is b, h, t0, t1 for queries t0 … t1 − 1 of a head
     out,  # (B, T, H, Dv)
     lse,  # (B, H, T)
-    nonfinite,  # (1,)
+    nonfinite,  # (1,), boolean
 ):
     """Compute the output and lse, the log-sum-exp of the scores of a query, for the queries of all
-    `items`. Each item is a range of queries of one head, and `chunk` divides the items among
-    threads (see `parallel`).
+    `items`. Each item is a range of queries of one head.
 
     lse is +∞ for a query that sees no key and no sink, so that exp(scores − lse) is 0. Sets
-    nonfinite[0] if any output is not finite.
+    nonfinite[0] to True if any output is not finite.
     """
     first_item, last_item = share(chunk)
     query_heads, key_heads = heads
@@ -234,7 +233,8 @@ def forward(  # noqa: PLR0912, PLR0915
 
 @kernel
 def multiply_by_keys(queries, depth, keys, start, n, flat_key, region, scores):
-    """Store the products of the queries and n keys in scores.
+    """Store Q Kᵀ, for m queries and n keys, in scores, which has m rows and at least n columns. The
+    first `depth` columns of `queries` are Q.
 
     If the keys were copied, `keys` is the copy: the transpose of the keys, as a right operand (see
     `matmul`), whose column `start` is the first of the n keys. Otherwise `keys` is empty, and the n
@@ -249,7 +249,8 @@ def multiply_by_keys(queries, depth, keys, start, n, flat_key, region, scores):
 
 @kernel
 def add_values(weights, n, values, start, flat_value, region, acc):
-    """Add the products of the weights and n values to acc.
+    """Add the products of m rows of weights and n values to acc (m, Dv). The first n columns of
+    `weights` are the weights.
 
     If the values were copied, `values` is the copy, as a right operand (see `matmul`), whose row
     `start` is the first of the n values. Otherwise `values` is empty, and the n values are the
@@ -270,44 +271,44 @@ def add_values(weights, n, values, start, flat_value, region, acc):
 
 @kernel
 def backward(
-    chunk,  # of the items: see `parallel`
+    chunk,  # made by `parallel.whole`; divides the items among threads
     query,  # (B, T, H, D) or (B · H, T, 1, D): see `head`
     key,  # (B, S, G, D) or (B · G, S, 1, D)
     value,  # (B, S, G, Dv) or (B · G, S, 1, Dv)
     heads,  # H, G
     start,  # (B, H, T): each query sees the keys from its start
     stop,  # (B, H, T): up to its stop, exclusive
-    inside,  # (B, H, some queries, S): except those where this is False
+    inside,  # (B, H, some queries, S): except those where this is False; or empty
     origin,  # the first query of `inside`
-    bias,  # (B, H, T, S)
-    keep,  # (B, H, T, S): the weights that dropout keeps
-    scale,
-    softcap,
+    bias,  # (B, H, T, S), or empty
+    keep,  # (B, H, T, S): the weights that dropout keeps; or empty
+    scale,  # the factor of Q Kᵀ
+    softcap,  # 0 for none
     kept_factor,  # 1 / (1 − p) of dropout
     operand,  # says whether BLAS or blocks multiply: see `matmul`
-    tile,  # queries, keys
+    tile,  # the largest numbers of queries and of keys in a tile
     most,  # queries, keys: the largest numbers that are copied at a time
     items,  # (items, 5): each is c, b, g, from_key, to_key, part c of the keys of a head
     out,  # (B, T, H, Dv)
     lse,  # (B, H, T)
     dout,  # (B, T, H, Dv)
-    dlse,  # (B, H, T)
-    t0,
-    t1,
+    dlse,  # (B, H, T), or empty
+    t0,  # the first query whose part is computed
+    t1,  # the end of these queries
     dquery,  # (C, B, T, H, D): part c of the keys contributes to dquery[c]
     dkey,  # (B, S, G, D)
     dvalue,  # (B, S, G, Dv)
-    dbias,  # (B, H, T, S)
-    nonfinite,  # (1,)
+    dbias,  # (B, H, T, S), or empty
+    nonfinite,  # (1,), boolean
 ):
-    """Compute dquery, dkey, dvalue and, unless it is empty, dbias, which the caller has filled with
-    zeros.
+    """Compute the gradients dquery, dkey and dvalue and, unless it is empty, dbias, which the
+    caller has filled with zeros. Each item is a range of keys of one key head.
 
     A call computes the parts of these gradients that come from the queries from t0 to t1. Unless t0
     is 0, dkey and dvalue hold the sums over the queries before t0, and the call adds to them.
     Several calls, one for each part of the queries, give the same bits as a single call for all of
-    them if each part begins at a multiple of most[0]. Sets nonfinite[0] if any gradient is not
-    finite.
+    them if each part begins at a multiple of most[0]. Sets nonfinite[0] to True if any gradient is
+    not finite.
     """
     first_item, last_item = share(chunk)
     query_heads, key_heads = heads
@@ -395,33 +396,33 @@ def tiles_backward(  # noqa: PLR0915
     heads,  # H
     start,  # (T,): each query of the head sees the keys from its start
     stop,  # (T,): up to its stop, exclusive
-    inside,  # (B, H, some queries, S): except those where this is False
+    inside,  # (B, H, some queries, S): except those where this is False; or empty
     origin,  # the first query of `inside`
-    bias,  # (B, H, T, S)
-    keep,  # (B, H, T, S): the weights that dropout keeps
-    scale,
-    softcap,
+    bias,  # (B, H, T, S), or empty
+    keep,  # (B, H, T, S): the weights that dropout keeps; or empty
+    scale,  # the factor of Q Kᵀ
+    softcap,  # 0 for none
     kept_factor,  # 1 / (1 − p) of dropout
-    operand,
-    tile,  # queries, keys
+    operand,  # says whether BLAS or blocks multiply: see `matmul`
+    tile,  # the largest numbers of queries and of keys in a tile
     out,  # (B, T, H, Dv)
     lse,  # (B, H, T)
     dout,  # (B, T, H, Dv)
-    dlse,  # (B, H, T)
-    b,
-    h,
-    t0,
-    t1,
-    s0,
-    s1,
-    add,
+    dlse,  # (B, H, T), or empty
+    b,  # the sequence
+    h,  # the head
+    t0,  # the first query
+    t1,  # the end of the queries
+    s0,  # the first key
+    s1,  # the end of the keys
+    add,  # whether dquery has an earlier part of the sum
     dquery,  # (B, T, H, D): stored or, if `add`, added to
     dkeys,  # (s1 − s0, D), added to
     dvalues,  # (s1 − s0, Dv), added to
     dbias,  # (B, H, T, S), stored unless empty
 ):
     """Compute, tile by tile, what the queries from t0 to t1 and the keys from s0 to s1 of head h of
-    sequence b contribute to the gradients. Right operands are laid out as in `matmul`.
+    sequence b contribute to the gradients.
 
     Returns whether the gradient of these queries is finite.
     """
@@ -522,11 +523,12 @@ def tiles_backward(  # noqa: PLR0915
 
 @kernel(forceinline=True)
 def exp_minus_in_order(row, peak):
-    """Replace a row by exp(row − peak), like `exp_minus`, and return the sum of the new row.
+    """Replace a row by exp(row − peak), for a peak that no entry exceeds, as `exp_minus` does.
+    Returns the sum of the new row.
 
     If the width of the row is a result of `padded_columns`, more zeros at its end do not change a
-    bit of the sum. So keys that this query does not see have no influence on it, even if the tile
-    is wider because other queries see them.
+    bit of the sum. So keys that the query of this row does not see have no influence on it, even if
+    the tile is wider because other queries see them.
     """
     exp_minus(row, peak)
     block = VECTORS * BYTES // row.itemsize
@@ -541,17 +543,17 @@ def exp_minus_in_order(row, peak):
 def finish_scores(
     scores,  # (m, n), and more columns up to the width of a block
     slopes,  # (m, n), used only with a softcap
-    n,
+    n,  # the number of keys in the tile
     place,  # the `Place` of the tile
-    softcap,
-    bias,  # (B, H, T, S)
-    inside,  # (B, H, some queries, S)
+    softcap,  # 0 for none
+    bias,  # (B, H, T, S), or empty
+    inside,  # (B, H, some queries, S), or empty
     origin,  # the first query of `inside`
     begin,  # (m,), the first key that each query sees
     end,  # (m,), the end of the keys that it sees
 ):
-    """Turn scale · Q Kᵀ, for a tile of n keys, into scores in place: apply the softcap, add the
-    bias, and hide the keys that a query does not see.
+    """Turn scale · Q Kᵀ, for a tile of m queries and n keys, into scores in place: apply the
+    softcap, add the bias, and hide the keys that a query does not see.
 
     The derivative of the softcap is stored in slopes. Hidden keys and columns beyond n become −∞,
     so that a loop can go over the whole width of a row: if each row had its own bounds, they would
@@ -583,8 +585,9 @@ def finish_scores(
 
 @kernel
 def key_range(start, stop):
-    """The first key that any of several queries sees, and the end (exclusive) of the keys that they
-    see. The two are equal if no query sees a key."""
+    """Return (low, high), a range outside which no query sees a key: `start` and `stop` have an
+    entry for each of several queries, which sees the keys from its start to its stop (exclusive).
+    low is the smallest start and high the largest stop, or low if no stop is larger."""
     low = start[0]
     high = stop[0]
     for i in range(len(start)):
@@ -595,8 +598,9 @@ def key_range(start, stop):
 
 @kernel
 def drop(weights, n, place, keep, kept_factor):
-    """Apply dropout in place to the weights (m, n) of the tile at `place`, unless `keep` is empty:
-    multiply those where `keep` is True by kept_factor, 1 / (1 − p), and set the others to 0."""
+    """Apply dropout in place to the weights (m, n) of the tile at `place`: multiply those where
+    `keep` is True by kept_factor, 1 / (1 − p), and set the others to 0. An empty `keep` means no
+    dropout. `weights` may have more than n columns, which do not change."""
     if keep.size:
         b, h, t, s = place
         for i in range(len(weights)):
@@ -641,7 +645,7 @@ def head(x, b, h, heads, start, stop):
 @kernel
 def gather(x, region, scale, y):
     """Copy a region (first row, end, first column, end) of the matrix `flat(x)`, times scale, to
-    the matrix y. If y has more columns than the region, the others become 0."""
+    the first rows of the matrix y. If y has more columns than the region, the others become 0."""
     t0, t1, n0, n1 = region
     row = x.shape[2] * x.shape[3]
     size = t1 - t0, n1 - n0
@@ -670,7 +674,7 @@ def scatter(x, y, region, scale, add):
 
 @kernel
 def copy(x, start_x, row_x, y, start_y, row_y, size, scale):
-    """Set y = scale · x for a block of x and a block of y of the same `size` (rows, columns).
+    """Set y = scale · x for a block of x and a block of y, both of `size` (rows, columns).
 
     The shapes of the arrays do not matter: in memory, row r of the block of x begins at entry
     start_x + r * row_x, and row r of the block of y at entry start_y + r * row_y.

@@ -36,15 +36,16 @@ _log = logging.getLogger("minimha")
 
 
 class KernelCache(NullCache):
-    """The cache of one kernel. Numba calls `load_overload` before it compiles the kernel for new
-    argument types, and `save_overload` after it."""
+    """The cache of one kernel, a function not yet compiled. Numba calls `load_overload` before it
+    compiles the kernel for new argument types, and `save_overload` after it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
     def load_overload(self, types: Any, target: Any) -> Any:
-        """Read a kernel that was compiled for these types from its file. Returns None if there is
-        no readable file."""
+        """Read the compiled kernel for arguments of these types from its file, where
+        `save_overload` has stored it. `target` is Numba's description of the CPU. Returns None if
+        there is no readable file; Numba then compiles the kernel."""
         target.refresh()
         with contextlib.suppress(Exception):
             return CompileResult._rebuild(target, *_files()._load_data(self._name(types, target)))
@@ -52,8 +53,8 @@ class KernelCache(NullCache):
         return None
 
     def save_overload(self, types: Any, compiled: Any) -> None:
-        """Store a kernel that was compiled for these types in its file. If that is not possible,
-        log a warning."""
+        """Store `compiled`, the kernel compiled for arguments of these types, in a file of its own.
+        If that is not possible, log a warning."""
         try:
             _files()._save_data(self._name(types, compiled.target_context), compiled._reduce())
         except Exception as error:
@@ -70,9 +71,9 @@ class KernelCache(NullCache):
 
 
 def folder() -> Path:
-    """Where compiled kernels are stored: in a folder `kernels-…` in MINIMHA_CACHE_DIR; without this
-    environment variable, in the folder `minimha` in NUMBA_CACHE_DIR; without either, in the folder
-    `minimha` where the system keeps the user's caches, such as ~/.cache.
+    """The folder of this version's compiled kernels, `kernels-…`. It is in MINIMHA_CACHE_DIR;
+    without this environment variable, in the folder `minimha` in NUMBA_CACHE_DIR; without either,
+    in the folder `minimha` where the system keeps the user's caches, such as ~/.cache.
 
     Code from this folder is executed, so only its owner should be able to write to it.
     """
@@ -90,8 +91,9 @@ def _digest(content: bytes) -> str:
 
 
 def _fingerprint() -> str:
-    """A hash of all kernel sources, of the versions of Python, NumPy, Numba and llvmlite, and of
-    Numba's environment variables. It is part of the name of the folder for kernels."""
+    """A hash of all on which compiled kernels depend: the sources in `minimha.kernels`, the
+    versions of Python, NumPy, Numba and llvmlite, and Numba's environment variables. It is part of
+    the name of the folder for kernels."""
     versions = sys.version, numpy.__version__, numba.__version__, llvmlite.__version__
     irrelevant = {"NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"}
     names = sorted(k for k in os.environ if k.startswith("NUMBA_") and k not in irrelevant)
@@ -111,8 +113,8 @@ def _files() -> IndexDataCacheFile:
 
 @functools.cache
 def _prepare() -> None:
-    """Make the folder for kernels, tell the user why compiling takes a while, and remove folders of
-    other versions of the kernels in which no file was stored for a month."""
+    """Make the folder for kernels, tell the user why compiling takes a while, and remove the
+    folders of other versions of the kernels in which no file was stored for a month."""
     ours = folder()
     kernels = "more kernels" if ours.is_dir() else "kernels for this machine, once"
     with contextlib.suppress(OSError):  # `save_overload` reports it

@@ -165,9 +165,9 @@ def _clip(x, bound):
 
 @register("dropout")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
-    """The value and the pullback of `functional.dropout`, where the boolean array `keep` says which
-    entries of x are kept. Returns None for arrays that the kernel does not support, such as a
-    `keep` of another shape than x."""
+    """The value and the pullback of `functional.dropout`. The boolean array `keep` says which
+    entries of x are kept, and p is the probability with which entries were dropped. Returns None
+    for arguments that the kernel does not support, such as a `keep` of another shape than x."""
     if not are_floats(x) or type(keep) is not Array or type(p) is not float or not 0 <= p < 1:
         return None
     if keep.dtype != np.bool_ or keep.shape != x.shape:
@@ -193,9 +193,10 @@ def _dropout(chunk, x, keep, probability, y):
 def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> Any:
-    """A step of AdamW: the next p, m and v for each (p, g, m, v), a parameter, its gradient and its
-    two moments. The formulas and the other arguments are those of `nn.optimisers._adamw`. Returns
-    None for arrays that the kernel does not support.
+    """A step of AdamW for all `parameters`, tuples (p, g, m, v) of a parameter, its gradient and
+    its two moments. Returns a list with the next (p, m, v) for each. The formulas, and the
+    arguments from betas to eps, are those of `nn.optimisers._adamw`. Returns None for arrays that
+    the kernel does not support.
 
     m and v belong to the optimiser, so they change in place. p does not, since a pullback may have
     kept it.

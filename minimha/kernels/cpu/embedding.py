@@ -15,8 +15,8 @@ from .parallel import share
 
 @register("embedding")
 def embedding(table: Array, indices: Array) -> Any:
-    """The value and the pullback of `functional.embedding`, or None for arrays that the kernel does
-    not support."""
+    """The value, table[indices], and the pullback of `functional.embedding`, or None for arrays
+    that the kernel does not support."""
     if not are_floats(table) or table.ndim != 2:
         return None
     if (rows := as_indices(indices, len(table))) is None:
@@ -61,8 +61,9 @@ def _cos_and_sin(chunk, theta, cos, sin):
 
 @register("rotate")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
-    """The value and the pullback of `functional.rope.rotate`, if cos and sin are (T, width/2), the
-    same for all sequences and heads. Returns None for arrays that the kernel does not support."""
+    """The value and the pullback of `functional.rope.rotate`, which has the same arguments, if cos
+    and sin are (T, width/2), the same for all sequences and heads. Returns None for arrays that the
+    kernel does not support."""
     if not are_floats(x, cos, sin) or cos.ndim != 2:
         return None
 

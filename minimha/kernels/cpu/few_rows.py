@@ -34,9 +34,9 @@ _BLOCK = 128
 def linear_maps(
     x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], wanted: WantedOfMaps
 ) -> list[Array] | None:
-    """The values of `functional.linear_maps` for a float32 x with few rows (see `has_few_rows`), if
-    no gradients are wanted. Returns None in other cases, and for weights that the kernels do not
-    support."""
+    """The values of `functional.linear_maps`, a list with x w + b for each w of ws and its b of bs
+    (None for no bias), for a float32 x with few rows (see `has_few_rows`), if no gradients are
+    wanted. Returns None in other cases, and for weights that the kernels do not support."""
     if wanted.x or any(wanted.ws) or any(wanted.bs):
         return None
     if not are_floats(x, *[b for b in bs if b is not None]):
@@ -55,13 +55,15 @@ def linear_maps(
 @functools.cache
 def _stored(dtype: np.dtype) -> Any:
     """The dtype in which a kernel reads the bits of a matrix of this dtype: uint16 for bfloat16,
-    which Numba lacks, and otherwise the same. None if no kernel supports the dtype."""
+    which Numba lacks, and the same dtype for float32 and int8. None for other dtypes, which no
+    kernel supports."""
     return {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}.get(dtype.name)
 
 
 def _linear(x: Array, w: Any, b: Array | None) -> Array | None:
-    """Compute x w + b for x (R, M) and w (M, N). Returns None if the kernels do not support the
-    shape, the dtype or the memory order of w."""
+    """Compute x w + b for x (R, M), w (M, N), which may be a `Quantised` matrix, and b (N,) or
+    None. Returns None if the kernels do not support the shape, the dtype or the memory order of w.
+    """
     w, scale = (w.values, w.scale) if type(w) is Quantised else (w, None)
     if type(w) is not Array or w.ndim != 2 or not w.size or len(w) != x.shape[1]:
         return None
@@ -85,7 +87,8 @@ def _linear(x: Array, w: Any, b: Array | None) -> Array | None:
 
 
 def _wide(x):
-    """Convert a weight to float32. A bfloat16 is the upper half of the bits of a float32."""
+    """Convert a weight to float32, inside a kernel. A uint16 stands for the bfloat16 with the same
+    bits, which are the upper half of the bits of a float32."""
 
 
 @overload(_wide, inline="always")
@@ -97,9 +100,9 @@ def _compiled_wide(x):
 
 @kernel
 def _columns(chunk, x, w, y):
-    """Compute y[r, n] = Σ x[r] · w[n] for every row n of w (N, M), which is the transpose of the
-    weight matrix. `chunk` divides the blocks of `_BLOCK` rows of w among threads (see `parallel`).
-    """
+    """Compute y[r, n] = Σ x[r, k] · w[n, k], a sum over k, for every row n of w (N, M), which is
+    the transpose of the weight matrix. `chunk`, made by `parallel.whole`, divides the blocks of
+    `_BLOCK` rows of w among threads."""
     for block in range(*share(chunk)):
         first, last = block * _BLOCK, min(len(w), (block + 1) * _BLOCK)
         step = -(-(last - first) // 4)
@@ -127,9 +130,9 @@ def _four_dots(x, w0, w1, w2, w3):
 
 @kernel
 def _rows(chunk, x, w, sums, y):
-    """Compute y[r] = Σ x[r, k] w[k], a sum over the rows k of w (M, N). `chunk` divides the blocks
-    of `_BLOCK` rows of w among threads (see `parallel`), and `sums` (blocks, R, N) is memory for
-    the sum over each block."""
+    """Compute y[r, n] = Σ x[r, k] · w[k, n], a sum over the rows k of w (M, N). `chunk`, made by
+    `parallel.whole`, divides the blocks of `_BLOCK` rows of w among threads, and `sums`
+    (blocks, R, N) is memory for the sum over each block."""
     _sums_of_blocks(chunk, x, w, sums)
     for r in range(len(y)):
         y[r] = 0
@@ -158,8 +161,8 @@ def _sums_of_blocks(chunk, x, w, sums):
 
 @kernel
 def _add_four(y, x0, x1, x2, x3, w0, w1, w2, w3):
-    """Add x0 · w0 + x1 · w1 + x2 · w2 + x3 · w3 to the row y, where w0 to w3 are rows of weights
-    and x0 to x3 are numbers."""
+    """Add x0 · w0 + x1 · w1 + x2 · w2 + x3 · w3 to the row y, where x0 to x3 are numbers and w0 to
+    w3 are rows of weights, which `_wide` converts to float32."""
     widest_vectors()
     for n in range(len(y)):
         y[n] += (x0 * _wide(w0[n]) + x1 * _wide(w1[n])) + (x2 * _wide(w2[n]) + x3 * _wide(w3[n]))

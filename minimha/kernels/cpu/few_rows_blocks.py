@@ -20,10 +20,10 @@ eight vectors a CPU can start two in each cycle."""
 @intrinsic
 def add_rows(typing, x, start_x, w, start_w, row_w, count, y, start_y):
     """y += sum over k < count of x[k] * w[k, :], for a row y and rows of w that are LONG vectors
-    wide.
+    wide. Numba passes `typing`.
 
     The shapes of the arrays do not matter: in memory, x begins at entry start_x, y at entry start_y
-    and w[k] at entry start_w + k * row_w.
+    and row k of w at entry start_w + k * row_w.
     """
 
     def write(code, x, start_x, w, start_w, row_w, count, y, start_y):
@@ -50,7 +50,7 @@ def add_rows(typing, x, start_x, w, start_w, row_w, count, y, start_y):
 @intrinsic
 def add_transposed_block(typing, x, start_x, row_x, rows, w, start_w, row_w, y, start_y, row_y):
     """y[r, n] += sum over k of x[r, k] * w[n, k], for a square block of w, with as many n and as
-    many k as a vector has entries.
+    many k as a vector has entries. Numba passes `typing`.
 
     `rows` is the number of rows r of x and y. The shapes of the arrays do not matter: in memory,
     row r of x begins at entry start_x + r * row_x, row n of w at entry start_w + n * row_w, and row

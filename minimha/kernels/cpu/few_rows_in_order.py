@@ -28,7 +28,8 @@ _DEEP = 8
 
 
 def product(x: Array, w: Array, b: Array | None) -> Array:
-    """x w + b, for x (R, M), w (M, N) and b (N,), or x w if b is None."""
+    """x w + b, for x (R, M), w (M, N) and b (N,), or x w if b is None. The terms of each entry are
+    added in the order of the rows of w, beginning with b, as in the formula of this module."""
     stored, transposed = in_memory(w)
     b = np.empty(0, x.dtype) if b is None else contiguous(b)
     n = w.shape[1]
@@ -43,8 +44,9 @@ def product(x: Array, w: Array, b: Array | None) -> Array:
 
 @kernel
 def _rows(chunk, x, w, b, y):
-    """Compute x w + b for w (M, N) in row-major order. `chunk` divides the columns of y among
-    threads (see `parallel`), in blocks that are LONG vectors wide."""
+    """Compute y = x w + b for x (R, M), w (M, N) in row-major order and b (N,), or x w if b is
+    empty. `chunk`, made by `parallel.whole`, divides the columns of y among threads, in blocks that
+    are LONG vectors wide."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
     low = first * wide
@@ -58,8 +60,9 @@ def _rows(chunk, x, w, b, y):
 
 @kernel
 def _columns(chunk, x, w, b, y):
-    """Compute x wᵀ + b for w (N, M) in row-major order: w is the transpose of the weights. `chunk`
-    divides the columns of y among threads, as in `_rows`."""
+    """Compute y = x wᵀ + b for x (R, M), w (N, M) in row-major order, the transpose of the weights,
+    and b (N,), or x wᵀ if b is empty. `chunk`, made by `parallel.whole`, divides the columns of y
+    among threads, in blocks that are LONG vectors wide."""
     first, last = share(chunk)
     wide = LONG * BYTES // w.itemsize
     low = first * wide
@@ -71,8 +74,8 @@ def _columns(chunk, x, w, b, y):
 
 @kernel
 def _begin(y, b, start, stop):
-    """Set each entry of the columns of y from start to stop to the bias of its column, or to 0
-    without a bias."""
+    """Set each entry of the columns of y from start to stop to the bias of its column, b[n] in
+    column n, or to 0 if b is empty."""
     for r in range(len(y)):
         for n in range(start, stop):
             y[r, n] = b[n] if b.size else y.dtype.type(0)
@@ -81,7 +84,7 @@ def _begin(y, b, start, stop):
 @kernel
 def add_rows_of_matrix(x, w, region, y, to):
     """Multiply x (R, k1 − k0) by a region (k0, k1, n0, n1) of w, its rows from k0 to k1 and columns
-    from n0 to n1. Add the product to the columns of y that begin at column `to`."""
+    from n0 to n1. Add the product, (R, n1 − n0), to y, in the columns from the column `to` on."""
     k0, k1, n0, n1 = region
     row_w = w.shape[1]
     row_x = x.strides[0] // x.itemsize
@@ -114,8 +117,8 @@ def _add_row(y, x, w):
 @kernel
 def add_columns_of_matrix(x, w, region, y, to):
     """Multiply x (R, k1 − k0) by the transpose of a region (n0, n1, k0, k1) of w, its rows from n0
-    to n1 and columns from k0 to k1. Add the product to the columns of y that begin at column `to`.
-    """
+    to n1 and columns from k0 to k1. Add the product, (R, n1 − n0), to y, in the columns from the
+    column `to` on."""
     n0, n1, k0, k1 = region
     row_w = w.shape[1]
     row_x = x.strides[0] // x.itemsize

@@ -41,17 +41,19 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 strict_kernel = functools.partial(kernel, fastmath={"contract", "nsz"})
-"""`kernel` with correctly rounded roots and quotients: 1/√∞ is 0, but its estimate would be NaN."""
+"""Like `kernel`, but roots and quotients are rounded correctly: LLVM may not estimate them. So 1/√∞
+is 0; the estimate would be NaN."""
 
 reduction = functools.partial(kernel, fastmath={"contract", "nsz", "reassoc"}, forceinline=True)
-"""`kernel` for sums in any fast order, which depends only on the length. Not for code that rounds
-to an integer by adding a large number."""
+"""Like `kernel`, for functions that sum: LLVM may add the terms in an order that is fast, which
+depends only on their number. Not for code that rounds to an integer by adding a large number."""
 
 
 @intrinsic
 def widest_vectors(typing):
-    """A call of this in a kernel makes LLVM use 512-bit vectors if the CPU has them. LLVM avoids
-    them by default, because they slowed down the first CPUs that had them."""
+    """Make LLVM use 512-bit vectors, if the CPU has them, in the kernel that calls this. LLVM
+    avoids them by default, because they slowed down the first CPUs that had them. Numba passes
+    `typing`."""
 
     def generate(context, builder, signature, arguments):
         # bypasses llvmlite's method, which does not know this attribute

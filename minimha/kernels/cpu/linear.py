@@ -37,11 +37,11 @@ from .vectors import copy_vector, prefetch
 _DEEP = 256
 """The largest depth of a panel."""
 _HIGH = 384
-"""How many rows are multiplied by a panel before the next panel: a multiple of a block's rows on
-every CPU."""
+"""How many rows of the left operand are multiplied by one panel, then by the next: a multiple of a
+block's rows on every CPU."""
 _WIDE = 512
-"""How many columns are copied into panels at a time: a multiple of a block's columns on every
-CPU."""
+"""How many columns of the right operand are copied into panels at a time: a multiple of a block's
+columns on every CPU."""
 _PAGE = 4096  # bytes
 _CHUNK = 2**21
 """The fewest multiplications in a chunk, since each chunk copies all panels. A chunk has at least
@@ -52,9 +52,10 @@ two blocks of rows or columns."""
 def linear_maps(
     x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: WantedOfMaps
 ) -> Any:
-    """The value and the pullback of `functional.linear_maps`. Returns None for arrays that the
-    kernels do not support and, outside `batch_invariant`, in most cases on a CPU where they would
-    be slow."""
+    """The value and the pullback of `functional.linear_maps`: a list with x w + b for each matrix w
+    of ws and its bias b of bs (None for no bias). `wanted` says which gradients are wanted. Returns
+    None for arrays that the kernels do not support and, outside `batch_invariant`, in most cases on
+    a CPU where they would be slow."""
     invariant = batch_invariance.get()
     if not invariant:
         few = few_rows.linear_maps(x, ws, bs, wanted)
@@ -161,7 +162,7 @@ def product(
 def _empty(dtype: Any) -> tuple[Any, ...]:
     """Three arguments of `_product` for arrays of this dtype: an empty array, which stands for no
     bias or no sums; the `second` of a product whose sums are not computed in two halves; and the
-    `operand`."""
+    `operand`, an empty array (0, 0, width), where width is the number of columns of a block."""
     nothing = np.empty(0, dtype)
     second = np.empty((0, 0, 0), dtype), np.empty((0, 0), dtype)
     width = VECTORS * BYTES // dtype.itemsize
@@ -170,8 +171,8 @@ def _empty(dtype: Any) -> tuple[Any, ...]:
 
 @kernel
 def _column_blocks(n, operand):
-    """The number of blocks into which n columns are cut. If a single column would be left over, it
-    belongs to the last block. `operand` says how wide a block is: see `matmul`."""
+    """The number of blocks into which n columns are cut, each operand.shape[2] columns wide; the
+    last may be narrower. If a single column would be left over, it belongs to the last block."""
     return max(1, -(-(n - 1) // operand.shape[2]))
 
 
@@ -179,14 +180,17 @@ def _column_blocks(n, operand):
 def _product(
     chunk, by_rows, add, how, a, a_transposed, b, b_transposed, bias, operand, c, sums, second
 ):  # fmt: skip
-    """Store a b + bias in c or, if `add`, add it to c, and add the sums of b's columns to sums.
+    """Store a b + bias in c or, if `add`, add it to c, and add the sum of each column of b to sums.
+    a is (R, K), b (K, N) and c (R, N); bias and sums are (N,), or empty for none.
 
-    chunk    divides the blocks of rows of c or, unless `by_rows`, of its columns among threads
-    how      ADD or CONTINUE (see `microkernel`): how parts of a sum over the depth K are added
-    operand  says how wide a block is: see `matmul`
-    second   if the sums over K are computed in two halves, arrays (1, R, N) and (1, N) for the
-             second half of c and of sums, which are added when all chunks are finished; otherwise
-             arrays without entries, (0, 0, 0) and (0, 0)
+    chunk         made by `parallel.whole`; divides among threads the blocks of rows of c or, unless
+                  `by_rows`, of its columns; if the sums have two halves, the blocks of both halves
+    how           ADD or CONTINUE (see `microkernel`): how parts of a sum over the depth K are added
+    a_transposed  whether the array a is the transpose of the matrix; b_transposed likewise
+    operand       an empty array (0, 0, width), where width is the number of columns of a block
+    second        if the sums over K are computed in two halves, arrays (1, R, N) and (1, N) for the
+                  second half of c and of sums, which are added when all chunks are finished;
+                  otherwise arrays without entries, (0, 0, 0) and (0, 0)
     """
     start, stop = share(chunk)
     m, n = c.shape
@@ -221,9 +225,11 @@ def _product(
 def _region(  # noqa: PLR0915
     region, ks, add_all, how, a, a_transposed, b, b_transposed, bias, sums, operand, c
 ):  # fmt: skip
-    """Compute a region (m0, m1, n0, n1) of c: the product of a and b, summed over the columns k of
-    a and the rows k of b for k in the range `ks`, plus the bias. It is stored in c or, if
-    `add_all`, added to it; `how` says how the parts of a sum are added, as in `_product`."""
+    """Compute a region (m0, m1, n0, n1) of c, its rows from m0 to m1 and columns from n0 to n1: the
+    product of a and b, summed over the columns k of a and the rows k of b for k in the range `ks`
+    (first, end), plus the bias if this range begins at 0. The result is stored in c or, if
+    `add_all`, added to it. If m0 is 0, the sum of each column of b over the same rows is added to
+    `sums`. The other arguments, from `how` to `operand`, are those of `_product`."""
     top, bottom, low, high = region
     first, end = ks
     depth = b.shape[1] if b_transposed else len(b)
@@ -301,8 +307,9 @@ def _region(  # noqa: PLR0915
 
 @kernel
 def _column(a, transposed, region, x, start, c, add):
-    """Multiply a region (m0, m1, k0, k1) of a, or of its transpose, by a vector x, and add the
-    number `start` to each entry. The result is stored in the column c or, if `add`, added to it.
+    """Multiply rows m0 to m1 and columns k0 to k1 of a matrix, given as `region` (m0, m1, k0, k1),
+    by a vector x, and add the number `start` to each entry. The matrix is a, or the transpose of a
+    if `transposed`. The result is stored in the column c (m1 − m0,) or, if `add`, added to it.
 
     This is for a single column that is left over after the last whole block of columns. Another
     block would compute as many columns as it is wide: of a product with 65 columns, the last one
@@ -324,12 +331,14 @@ def _column(a, transposed, region, x, start, c, add):
 
 @kernel
 def _blocks(a, place, depth, panel, bias, c, to, ahead):
-    """Multiply rows of a by a panel (1, depth, width), one block of ROWS rows after another, and
-    add the bias (width,).
+    """Multiply rows of a by a panel (1, depth, width) of the right operand, one block of ROWS rows
+    after another, and add the bias (width,). The result goes to c, which has a row for each row of
+    a and up to `width` columns.
 
     place  where the rows of a are in memory, in entries: the entry where the first begins, and the
            distances from a block to the next one, from a row to the next and from a column to the
            next
+    depth  the number of columns of a that are multiplied
     to     whether the result is stored in c or added: STORE, ADD or CONTINUE, see `microkernel`
     ahead  whether to load the next block of a into the cache while a block is computed
     """
@@ -359,8 +368,10 @@ def _blocks(a, place, depth, panel, bias, c, to, ahead):
 
 @kernel
 def _copy_blocks(a, transposed, region, copies):
-    """Copy a region (m0, m1, k0, k1) of a, or of its transpose, to `copies`, in blocks of ROWS
-    rows. In a block, the ROWS entries of each column are adjacent.
+    """Copy rows m0 to m1 and columns k0 to k1 of a matrix, given as `region` (m0, m1, k0, k1), to
+    `copies`, an array with one axis. The matrix is a, or the transpose of a if `transposed`. The
+    copy consists of blocks of ROWS rows, in which the ROWS entries of each column are adjacent;
+    missing rows of the last block are filled with zeros.
 
     Neighbouring columns of the transpose of a are a whole row of a apart in memory. A cache holds
     few addresses at such distances: a block takes 10 to 30 % longer without the copy (AVX2).
@@ -401,9 +412,10 @@ def _copy_blocks(a, transposed, region, copies):
 
 @kernel
 def _copy_rows(a, region, rows):
-    """Copy a region (m0, m1, k0, k1) of a to `rows`. In a, the rows are a whole number of memory
-    pages apart, and a cache has room for only a few addresses at such distances: a large product
-    takes 5 % longer without the copy."""
+    """Copy rows m0 to m1 and columns k0 to k1 of a, given as `region` (m0, m1, k0, k1), to `rows`,
+    an array with one axis: one row directly after another. In a, the rows are a whole number of
+    memory pages apart, and a cache has room for only a few addresses at such distances: a large
+    product takes 5 % longer without the copy."""
     m0, m1, k0, k1 = region
     for i in range(m1 - m0):
         for k in range(0, k1 - k0, BYTES // a.itemsize):  # fills whole vectors, as pages do
@@ -420,8 +432,8 @@ def _block_size(depth, length):
 
 @kernel
 def _move(x, y, add):
-    """Copy x to y or, if `add`, add x to y. Rows and columns of x beyond the shape of y are left
-    out."""
+    """Copy x to y or, if `add`, add x to y. Both are matrices; rows and columns of x beyond the
+    shape of y are left out."""
     for i in range(y.shape[0]):
         for j in range(y.shape[1]):
             y[i, j] = x[i, j] + y[i, j] if add else x[i, j]
@@ -429,8 +441,13 @@ def _move(x, y, add):
 
 @kernel
 def _add_up(rows, sums, how):
-    """Add the sum of each column of `rows` to sums. If `how` is CONTINUE, the rows are added to
-    sums one after another; if it is ADD, their sum is computed first, four rows at a time."""
+    """Add the sum of each column of the matrix `rows` to the entry of `sums` for this column;
+    columns beyond the length of sums are left out.
+
+    If `how` is CONTINUE (see `microkernel`), each row is added to sums, one after another. If it is
+    ADD, the rows are first added to a total of their own, four at a time, and the total is added to
+    sums once.
+    """
     if how == CONTINUE:
         for i in range(len(rows)):
             for j in range(len(sums)):

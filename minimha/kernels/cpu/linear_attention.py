@@ -23,9 +23,12 @@ from .row_softmax import dot, scale_by
 @register("chunked")
 def chunked(*arrays: Any, size: int) -> Any:
     """The value and the pullback of `attention.linear.chunked`, or None if the kernel does not
-    support the arrays or a result is not finite. For the pullback, it keeps the states between the
-    chunks and, for the delta rule, the errors: each value minus what the state returned for its key
-    before the value was written."""
+    support the arrays or a result is not finite. `arrays` are query, key, value, beta, log_decay
+    and state, and `size` is the number of positions in a chunk.
+
+    For the pullback, it keeps the states between the chunks and, for the delta rule, the errors:
+    each value minus what the state returned for its key before the value was written.
+    """
     query, key, value, beta, log_decay, state = arrays
     present = [x for x in arrays if x is not None]
     if not are_floats(*present) or not value.size or unavailable("scipy", "threadpoolctl"):
@@ -83,9 +86,17 @@ def _forward(part, q, k, v, beta, log_decay, size, states, errors, out):
 def _backward(
     part, q, k, v, beta, log_decay, size, states, errors, dout, dq, dk, dv, dbeta, dlog, dstates
 ):
-    """Compute the gradients dq, dk, dv, dbeta and dlog, the gradient of log_decay. `part` divides
-    the sequences and heads among threads (see `parallel`). On entry, dstates is the gradient of the
-    states after the last chunk; on return, it is the gradient of the states before the first chunk.
+    """Compute the gradients dq, dk, dv, dbeta and dlog, the gradient of log_decay. `part`, made by
+    `parallel.whole`, divides the N heads of all sequences among threads.
+
+    q, k, dq, dk     (N, T, D)
+    v, dout, dv      (N, T, Dv)
+    beta, log_decay  (N, T), as are dbeta and dlog; beta and dbeta are None without the delta rule
+    size             the number of positions in a chunk
+    states           (N, chunks + 1, D, Dv), the states before each chunk and after the last
+    errors           (N, T, Dv), or None: see `chunked`
+    dstates          (N, D, Dv): on entry, the gradient of the states after the last chunk; on
+                     return, that of the states before the first chunk
     """
     for n in range(*share(part)):
         dstate = dstates[n]
@@ -127,10 +138,10 @@ def _backward(
 
 @kernel
 def _remaining(log_decay):
-    """The array `left` (T, T + 1) of `attention.linear.remaining`, for a chunk of T positions: what
-    is left at position i, after the decay. left[i, 0] is the fraction that remains of the state
-    before the chunk, and left[i, j + 1] the fraction that remains of what position j ≤ i wrote to
-    the state."""
+    """The array `left` (T, T + 1) of `attention.linear.remaining`, for a chunk of T positions whose
+    logarithms of decay are log_decay (T,): what is left at position i, after the decay. left[i, 0]
+    is the fraction that remains of the state before the chunk, and left[i, j + 1] the fraction that
+    remains of what position j ≤ i wrote to the state."""
     t = len(log_decay)
     left, row = np.zeros((t, t + 1), log_decay.dtype), np.ones(t + 1, log_decay.dtype)
     for i in range(t):
@@ -141,10 +152,13 @@ def _remaining(log_decay):
 
 @kernel
 def _reading(rows, key, state, left):
-    """What `rows` (T, D), queries or keys, read from the state, as in `attention.linear.reading`.
+    """What `rows` (T, D), the queries or the keys of a chunk of T positions, read from the state,
+    as in `attention.linear.reading`. key is (T, D), state (D, Dv), and `left` is the result of
+    `_remaining`.
+
     Returns the weights (T, T) with which each row reads what each key of the chunk wrote, and past
-    (T, Dv), what each row reads from the state before the chunk. `left` is the result of
-    `_remaining`."""
+    (T, Dv), what each row reads from the state before the chunk.
+    """
     weights = np.dot(rows, key.T)
     for i in range(len(rows)):
         for j in range(len(key)):
@@ -154,10 +168,10 @@ def _reading(rows, key, state, left):
 
 @kernel
 def _reading_backward(rows, key, state, left, weights, past, dread, new, dkey, dstate, dleft):
-    """The pullback of `_reading`. The rows read past + weights · new in total, where new (T, Dv) is
-    what the keys of the chunk write, and dread is the gradient of this. Returns the gradient of
-    rows, and adds the gradients of key, of state and of the logarithm of `left` to dkey, dstate and
-    dleft."""
+    """The pullback of `_reading`, whose results are weights and past. The rows read past + weights
+    · new in total, where new (T, Dv) is what the keys of the chunk write, and dread (T, Dv) is the
+    gradient of this. Returns the gradient of rows, and adds the gradients of key, of state and of
+    the logarithm of `left` to dkey, dstate and dleft."""
     draw, dpast = np.dot(dread, new.T), _scaled(left[:, 0], dread)
     for i in range(len(rows)):
         dleft[i, 0] += dot(dread[i], past[i])
@@ -171,7 +185,7 @@ def _reading_backward(rows, key, state, left, weights, past, dread, new, dkey, d
 
 @kernel
 def _scaled(factors, x):
-    """A copy of x, each row multiplied by its own factor."""
+    """A copy of the matrix x, each row multiplied by its own factor: row i by factors[i]."""
     y = x.copy()
     for i in range(len(y)):
         scale_by(y[i], factors[i])

@@ -57,8 +57,9 @@ def written_by(write):
 
 
 class Code:
-    """Generates the code of an intrinsic, with vectors of one type of number. Each method adds
-    instructions to the code.
+    """Generates the code of an intrinsic, with vectors of one type of number, `dtype`. Each method
+    adds instructions to the code. `context` and `builder` are what Numba passes to a generator of
+    code.
 
     builder  the builder of llvmlite, for instructions that have no method here
     length   the number of entries of a vector
@@ -79,17 +80,18 @@ class Code:
         return self.builder.gep(x, [self._index(k)])
 
     def row(self, x, k, distance):
-        """A pointer to row k of the array that begins at the pointer x. `distance` is the number of
-        entries from the start of a row to the start of the next."""
+        """A pointer to row k of the matrix that begins at the pointer x. `distance`, a number in
+        the generated code, counts the entries from the start of a row to the start of the next."""
         return self.builder.gep(x, [self.builder.mul(self._index(k), distance)])
 
     def vector_at(self, pointer):
-        """Convert a pointer to a number to a pointer to the vector that begins with this number."""
+        """Convert a pointer to a number to a pointer to the vector that begins with this number in
+        memory."""
         return self.builder.bitcast(pointer, self._vector.as_pointer())
 
     def vectors_at(self, pointer, count):
-        """A list of pointers to `count` vectors that follow one another; the first begins at
-        `pointer`."""
+        """A list of pointers to `count` vectors that follow one another in memory; the first begins
+        at `pointer`, a pointer to a number."""
         return [self.vector_at(self.entry(pointer, v * self.length)) for v in range(count)]
 
     def _index(self, k):
@@ -105,8 +107,8 @@ class Code:
         self.builder.store(x, pointer, align=4)
 
     def variable(self, x):
-        """Make a variable with the initial value x, and return a pointer to it; LLVM keeps
-        the variable in a register."""
+        """Make a variable of the generated code with the initial value x, and return a pointer to
+        it; LLVM keeps the variable in a register."""
         return cgutils.alloca_once_value(self.builder, x)
 
     def prefetch(self, pointer, *, to_write, locality):

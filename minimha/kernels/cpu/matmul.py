@@ -3,13 +3,16 @@
     b = right(x, region, operand)               a region of x as a right operand, or
     b = right_of_transpose(x, region, operand)  its transpose, or
     b = as_right(x, operand)                    x, with `padded_columns`, without a copy
-    multiply(a, depth, b, start, c, add)     c (+)= a @ b[start : start + depth]
+    multiply(a, depth, b, start, c, add)        c (+)= a[:, :depth] @ b[start : start + depth]
 
-A region is (t0, t1, n0, n1): rows from t0 to t1, columns from n0 to n1.
+A region is (t0, t1, n0, n1): rows from t0 to t1, columns from n0 to n1. A right operand is a copy
+or a view of a matrix, laid out for the way in which it will be multiplied: for blocks, it is cut
+into panels, groups of neighbouring columns as wide as a block.
+
 `operand`, an empty array, has two axes to choose BLAS and three to choose blocks, so that the
-choice is made when a kernel is compiled. BLAS transposes without a copy: a right operand that
-represents a transpose has four axes, two of them of length 1. Its product can only be stored in c,
-not added to it.
+choice is made when a kernel is compiled; the length of its third axis is the width of a block. BLAS
+transposes without a copy: a right operand that represents a transpose has four axes, two of them of
+length 1. Its product can only be stored in c, not added to it.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ _LINE = 64  # bytes in a cache line
 
 @kernel
 def matrix(m, n, operand):
-    """A new matrix (m, n), not yet filled, of the dtype of `operand`, for a left operand or a
-    result of `multiply`.
+    """A new matrix (m, n), not yet filled, of the dtype of `operand` (see the top of the file), for
+    a left operand or a result of `multiply`.
 
     The blocks of `multiply` read and write a few rows beyond its end, where memory is reserved for
     them. There it is filled with zeros: uninitialised memory often contains subnormal numbers,
@@ -52,7 +55,7 @@ def cache_aligned(size, operand):
 @kernel
 def padded_columns(n, operand):
     """The number of columns to allocate for a result of n columns: n rounded up to whole blocks, or
-    n itself if `operand` stands for BLAS."""
+    n itself if `operand` has two axes, which stands for BLAS."""
     if operand.ndim == 2:
         return n
     return -(-n // operand.shape[2]) * operand.shape[2]
@@ -61,14 +64,16 @@ def padded_columns(n, operand):
 @kernel
 def padded_rows(m, operand):
     """The number of rows to allocate for a result of m rows: m rounded up to whole blocks, or m
-    itself if `operand` stands for BLAS."""
+    itself if `operand` has two axes, which stands for BLAS."""
     return m if operand.ndim == 2 else -(-m // ROWS) * ROWS
 
 
 @kernel
 def right(x, region, operand):
-    """Copy a region of x, of `depth` rows and n columns, as a right operand: a matrix (depth, n)
-    for BLAS, or panels (number of panels, depth, width) for blocks."""
+    """Copy a region (t0, t1, n0, n1) of the matrix x, its rows from t0 to t1 and columns from n0 to
+    n1, as a right operand of `multiply`: as a matrix (t1 − t0, n1 − n0) if `operand` has two axes,
+    for BLAS, or else as panels (number of panels, t1 − t0, width), for blocks. Columns that are
+    missing in the last panel are zeros."""
     t0, t1, n0, n1 = region
     if operand.ndim == 2:
         return x[t0:t1, n0:n1].copy()
@@ -92,7 +97,8 @@ def right(x, region, operand):
 
 @kernel
 def as_right(x, operand):
-    """A view of x (depth, n) as a right operand; n must be a result of `padded_columns`."""
+    """A view of x (depth, n) as a right operand of `multiply`, for BLAS if `operand` has two axes,
+    or else for blocks; n must be a result of `padded_columns`."""
     if operand.ndim == 2:
         return x
     (row, entry), width = x.strides, operand.shape[2]
@@ -101,8 +107,9 @@ def as_right(x, operand):
 
 @kernel
 def right_of_transpose(x, region, operand):
-    """Copy a region of a contiguous x, of n rows and `depth` columns, as a right operand that
-    represents its transpose (depth, n)."""
+    """Copy a region (t0, t1, n0, n1) of a contiguous matrix x, its rows from t0 to t1 and columns
+    from n0 to n1, as a right operand of `multiply` that represents the transpose of the region: n1
+    − n0 rows and t1 − t0 columns. `operand` has two axes for BLAS, three for blocks."""
     t0, t1, n0, n1 = region
     if operand.ndim == 2:  # transposed by `multiply`
         return x[t0:t1, n0:n1].copy().reshape(1, 1, t1 - t0, n1 - n0)
@@ -126,8 +133,9 @@ def right_of_transpose(x, region, operand):
 
 @kernel
 def _panels(depth, n, operand):
-    """Memory for the panels of a right operand (depth, n), not yet filled. If the n columns do not
-    fill the last panel, that one is filled with zeros."""
+    """Memory, not yet filled, for the panels of a right operand (depth, n): an array (number of
+    panels, depth, width), where the width is operand.shape[2]. If the n columns do not fill the
+    last panel, that one is filled with zeros."""
     width = operand.shape[2]
     count = -(-n // width)
     panels = cache_aligned(count * depth * width, operand).reshape(count, depth, width)
@@ -138,8 +146,9 @@ def _panels(depth, n, operand):
 
 @kernel
 def some_columns(b, start, stop):
-    """The columns from start to stop of a right operand that `right_of_transpose` returned, as a
-    right operand. start must be a multiple of the width of a block."""
+    """The columns from start to stop of a matrix b, as a right operand of `multiply`. b is itself a
+    right operand that `right_of_transpose` returned; start must be a multiple of the width of a
+    block."""
     if b.ndim == 4:
         return b[0, 0, start:stop].reshape(1, 1, stop - start, b.shape[3])
     width = b.shape[2]
@@ -150,9 +159,9 @@ def some_columns(b, start, stop):
 def multiply(a, depth, b, start, c, add):
     """Store a[:, :depth] @ b[start : start + depth] in c (m, n) or, if `add`, add it to c.
 
-    b is a right operand, and start a row of the matrix that it represents; if BLAS multiplies by a
-    transpose, start must be 0. a has at least m rows and depth columns. For BLAS, it must have
-    exactly these, and b must have n columns.
+    b is a right operand, a result of the functions above, and start is a row of the matrix that it
+    represents. If BLAS multiplies by a transpose, start must be 0 and `add` False. a has at least m
+    rows and depth columns. For BLAS, it must have exactly these, and b must have n columns.
     """
     if b.ndim == 4:
         np.dot(a, b[0, 0].T, c)

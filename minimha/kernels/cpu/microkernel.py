@@ -18,9 +18,10 @@ from .llvm import written_by
 from .registers import ROWS, VECTORS
 
 STORE, ADD, CONTINUE = range(3)
-"""What a matrix product does with the matrix it is written to. ADD first computes the sum of its
-terms and then adds it, which is more precise. CONTINUE adds each term to the entry so far, so a sum
-that is computed in several parts has the same bits as one computed at once."""
+"""What a matrix product does with the matrix to which it is written. STORE replaces its entries.
+ADD first computes the sum of the product's terms and then adds it, which is more precise. CONTINUE
+adds each term to the entry so far, so a sum that is computed in several parts has the same bits as
+one computed at once."""
 
 
 @intrinsic
@@ -28,7 +29,7 @@ def multiply_block(
     typing, a, start_a, row_a, step_a, b, start_b, step_b, depth, c, start_c, row_c, to, bias
 ):
     """c[r, :] = (or +=) the sum over k < depth of a[r, k] * b[k, :], for a block of c of ROWS rows,
-    each VECTORS vectors wide.
+    each VECTORS vectors wide. Numba passes `typing`.
 
     The shapes of the arrays do not matter: in memory, a[r, k] is entry start_a + r * row_a + k *
     step_a, row k of b begins at entry start_b + k * step_b, and row r of c at entry start_c + r *

@@ -19,8 +19,9 @@ are added to the total, which keeps rounding errors small."""
 
 @register("layer_norm")
 def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5) -> Any:
-    """The value and the pullback of `functional.layer_norm`, or None for arrays that the kernel
-    does not support. The pullback keeps x, the weight, and the mean and 1/σ of each row."""
+    """The value and the pullback of `functional.layer_norm`, which has the same arguments, or None
+    for arrays that the kernel does not support. The pullback keeps x, the weight, and the mean and
+    1/σ of each row."""
     shift = np.zeros_like(weight) if bias is None else bias
     if not are_floats(x, weight, shift) or not weight.shape == shift.shape == x.shape[-1:]:
         return None
@@ -39,8 +40,8 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
 
 
 def _normalise(x: Array, weight: Array, bias: Array | None, eps: float) -> Any:
-    """The value and the pullback of `layer_norm` or, if bias is None, of `rms_norm`. Numba compiles
-    the kernels separately for the two."""
+    """The value and the pullback of `layer_norm` or, if bias is None, of `rms_norm`, for x (…, M),
+    weight (M,) and bias (M,). Numba compiles the kernels separately for the two."""
     shape, x, weight = x.shape, as_rows(x), contiguous(weight)
     y, statistics = np.empty(shape, x.dtype), np.empty((2, len(x)), x.dtype)  # mean and 1/σ
     chunks = in_chunks(len(x), x.nbytes)
@@ -78,10 +79,15 @@ def _forward(chunk, x, weight, bias, eps, y, statistics):
 
 @strict_kernel
 def _backward(chunk, x, weight, bias, statistics, dy, dx, sums, totals):
-    """Store the gradient of x in dx, and add the gradients of weight and bias to `totals`, a tuple
-    with an array (M,) for each of them. `chunk` divides the blocks of `_BLOCK` rows among threads
-    (see `parallel`). `statistics` has the mean and 1/σ of each row; `sums` is memory for the sums
-    over each block."""
+    """Store the gradient of x (R, M) in dx, and add the gradients of weight and bias to `totals`, a
+    tuple with an array (M,) for each of them. For `rms_norm`, bias is None, and `totals` has one
+    array.
+
+    chunk       made by `parallel.whole`; divides the blocks of `_BLOCK` rows among threads
+    statistics  (2, R), the mean and 1/σ of each row
+    dy          (R, M), the gradient of the result
+    sums        (len(totals), blocks, M), zeros: memory for the sums over each block
+    """
     _backward_in_blocks(chunk, x, weight, bias, statistics, dy, dx, sums)
     for k in range(len(totals)):
         for block in range(sums.shape[1]):
@@ -109,8 +115,10 @@ def _backward_in_blocks(chunk, x, weight, bias, statistics, dy, dx, sums):
 
 @strict_kernel
 def _totals_in_order(chunk, x, statistics, dy, totals):
-    """Add the gradients of weight and bias to the arrays in `totals`, row by row, so that rows of
-    dy that are 0 change nothing. `chunk` divides the columns among threads (see `parallel`)."""
+    """Add the gradients of weight and bias to `totals`, a tuple with an array (M,) for each of
+    them, row by row, so that rows of dy that are 0 change nothing. `statistics` (2, R) has the mean
+    and 1/σ of each row of x (R, M). `chunk`, made by `parallel.whole`, divides the M columns among
+    threads."""
     start, stop = share(chunk)
     dweight, dbias = totals[0][start:stop], totals[-1][start:stop]
     for i in range(len(x)):
@@ -141,8 +149,9 @@ def _sum_of_squares(x, mean):
 
 @reduction
 def _means(x, dy, weight, mean, inverse):
-    """The means of g and of g · x̂ over one row x, where g = dy · weight and x̂ = (x − mean) ·
-    inverse is the normalised row; inverse is 1/σ."""
+    """The means of g and of g · x̂ over one row x (M,), where g = dy · weight, and x̂ = (x − mean)
+    · inverse is the normalised row; `mean` is the mean of x, or 0 for `rms_norm`, and `inverse` is
+    1/σ."""
     g = gx = x.dtype.type(0)
     for j in range(x.size):
         g += dy[j] * weight[j]

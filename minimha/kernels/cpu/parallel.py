@@ -5,11 +5,12 @@
         for i in range(*share(chunk)):
             x[i] *= 2
 
-    double(whole(len(x), chunks), x)
+    double(whole(len(x), 8), x)
 
-Python calls the kernel once, for a whole range. This call divides the range into chunks and calls
-the kernel again for each of them, with the other arguments unchanged: from its own thread, the
-leader, and from helper threads.
+Python calls the kernel once, with a `chunk` that stands for the whole range, here range(len(x)), to
+be divided into 8 parts, the chunks. In this call, `share` calls the kernel again for each of the
+chunks, with the other arguments unchanged: from its own thread, the leader, and from helper
+threads. In those calls, `chunk` stands for one part, and `share` returns where it begins and ends.
 
 Waking a thread takes a tenth of a millisecond, as long as attention over 128 positions, and waiting
 for the interpreter's lock may take longer. So a helper that has finished keeps polling for work for
@@ -47,21 +48,24 @@ own cache line: the chunks left; the function that computes a chunk; its argumen
 finished and of failed chunks; whether there is a leader; the number of helpers awake; the core of
 the latest leader."""
 _END, _SEATS = 16, 32
-"""Bit positions in WORK of the end of the chunks left and of the number of helpers that may still
-join; the first chunk left is at bit 0. They share a number so that they change together."""
+"""Bit positions in WORK: the first chunk left is at bit 0, the end of the chunks left at bit 16,
+and the number of helpers that may still join at bit 32. They share a number so that they change
+together."""
 _MOST = 2**16 - 1
-"""The largest number of chunks."""
+"""The largest number of chunks: it must fit into 16 bits of WORK."""
 _LOOKS = 10_000
-"""How often a helper polls for work before it goes to sleep."""
+"""How many times in a row a helper looks for work in vain before it goes to sleep."""
 
 
 def whole(count: int, chunks: int = 1) -> tuple[int, int, int, int, np.ndarray]:
-    """Make the argument `chunk` of a kernel: range(count), to be divided into this many chunks.
+    """Make the argument `chunk` of a kernel that loops over range(count): the range, and the number
+    of chunks into which threads divide it (see `share`).
 
-    Returns (0, count, number of chunks, number of helpers, board). The number of chunks is 0 if one
-    thread is to compute the whole range. Helpers are threads that compute chunks together with the
-    caller; all calls share the same `threads.number()` − 1 helpers. The board is the array through
-    which threads communicate. A call never waits for a helper to wake up.
+    Returns (0, count, number of chunks, number of helpers, board). Both numbers are 0 if one thread
+    is to compute the whole range. Helpers are threads that compute chunks together with the caller;
+    all calls share the same `threads.number()` − 1 helpers. The board is the array through which
+    the threads communicate. The caller does not wait for helpers that are not awake yet: it begins
+    without them.
     """
     chunks = min(chunks, _MOST)
     helpers = min(chunks, threads.number()) - 1 if chunks > 1 else 0
@@ -72,7 +76,7 @@ def whole(count: int, chunks: int = 1) -> tuple[int, int, int, int, np.ndarray]:
 
 
 class _Pool:
-    """Helper threads, started when they are first needed."""
+    """The helper threads of this process, started when they are first needed."""
 
     def __init__(self) -> None:
         self.board = np.zeros(64, np.int64)
@@ -106,8 +110,8 @@ if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
 
 def _cores() -> np.ndarray:
     """The cores on which this thread may run, as the bit mask that the C function
-    `sched_setaffinity` takes: bit n % 8 of byte n // 8 is 1 for core n. All bits are 0 on systems
-    without this function."""
+    `sched_setaffinity` takes: an array of uint8 in which bit n % 8 of byte n // 8 is 1 if the
+    thread may run on core n. All bits are 0 on systems without this function."""
     bits = np.zeros(8 * 128, np.uint8)
     if hasattr(os, "sched_getaffinity"):
         bits[[core for core in os.sched_getaffinity(0) if core < bits.size]] = 1
@@ -116,8 +120,9 @@ def _cores() -> np.ndarray:
 
 @kernel
 def own(x, part):
-    """The entries of x from part[0] to part[1], as a view. Its indices start at 0, and LLVM
-    vectorises loops over such indices better."""
+    """A view of the entries of x, an array with one axis, from part[0] to part[1]; `part` is a
+    result of `share`. LLVM vectorises loops over the view better than loops over part of x, since
+    its indices start at 0."""
     return x[part[0] : part[1]]
 
 
@@ -129,13 +134,17 @@ the number of the chunk, and returns 0, or 1 if the chunk failed."""
 
 @intrinsic
 def share(typing, chunk):
-    """(start, stop): the part of the range that the kernel must compute when it is called with this
-    `chunk`.
+    """Return (start, stop): the part of its range that a kernel must compute in this call. The
+    kernel passes its first argument, `chunk`, which Python made with `whole`; Numba passes
+    `typing`.
 
-    If the range is to be divided, `share` first calls the kernel again for each chunk, and waits
-    until all are computed. Then nothing is left to do, and the part is empty. While the range of
-    one call is divided, calls from other threads compute their whole range themselves. Raises
-    MemoryError if a chunk failed, after all others have finished.
+    `chunk` is (first, end, number of chunks, …). If the number is 0, the kernel must compute all of
+    (first, end), which is returned. Otherwise `share` divides this range: it calls the same kernel
+    once for each chunk, with the bounds of the chunk as first and end and with 0 as the number, and
+    waits until all are computed. Nothing is left to do then, and the part that it returns is empty.
+
+    While the range of one call is divided, calls from other threads compute their whole range
+    themselves. Raises MemoryError if a chunk failed, after all others have finished.
     """
     lead = types.int64(types.int64, types.int64, chunk[4], types.int64, types.int64)
 
@@ -169,7 +178,8 @@ def _for_chunk(kernel, arguments):
     number of a chunk, calls the kernel for this chunk, and returns 0, or 1 if it failed.
 
     kernel     the kernel as a function of LLVM: its first two arguments are addresses for its
-               result and for an exception; then come start, stop and the number of chunks
+               result and for an exception; then come start, stop and the number of chunks, the
+               first three numbers of the argument `chunk`
     arguments  the type of a pointer to the memory that holds the arguments
     """
     function = ir.Function(kernel.module, _CALL, kernel.module.get_unique_name("chunk"))
@@ -182,7 +192,7 @@ def _for_chunk(kernel, arguments):
     start, stop, chunks = values[2:5]
 
     def edge(k):
-        """Where chunk k begins: start + (stop − start) · k / chunks."""
+        """Where chunk k of the range begins: start + (stop − start) · k / chunks, rounded down."""
         distance = builder.mul(builder.sub(stop, start), k)
         return builder.add(start, builder.sdiv(distance, chunks))
 
@@ -202,7 +212,8 @@ _SERVED = types.int64[::1], types.uint8[::1]
 @kernel
 def _serve(board, cores):
     """The loop of a helper that is awake. It looks for work on the board and computes chunks, and
-    returns when it has found no work `_LOOKS` times in a row."""
+    returns when it has found no work `_LOOKS` times in a row. `cores` says on which cores the
+    helper may run, as in `_cores`."""
     _add(board, AWAKE, 1)
     looked = 0
     while looked < _LOOKS:
@@ -220,9 +231,16 @@ def _serve(board, cores):
 
 @numba.njit
 def _lead(chunks, helpers, board, function, arguments):
-    """Compute all chunks of a call, together with any helpers that join. Returns 1 on success, 2 if
-    a chunk failed, and 0, without computing anything, if the range of another call is being
-    divided."""
+    """Compute all chunks of a call, in the leader's thread, together with any helpers that join.
+
+    chunks, helpers  the number of chunks, and of helpers that may join
+    board            the array through which the threads communicate: see WORK
+    function         the address of the function that computes a chunk: see `_for_chunk`
+    arguments        the address of the kernel's arguments
+
+    Returns 1 on success, 2 if a chunk failed, and 0, without computing anything, if the range of
+    another call is being divided.
+    """
     if not _swap(board, BUSY, 0, 1):
         return 0
     _store(board, FUNCTION, function), _store(board, ARGUMENTS, arguments)
@@ -239,9 +257,9 @@ def _lead(chunks, helpers, board, function, arguments):
 
 @numba.njit
 def _compute_chunks(board, from_back):
-    """Compute chunks of the call on the board while any are left: if `from_back`, the last one
-    first, as helpers do, otherwise the first one first, as the leader does. The addresses of the
-    function and its arguments stay on the board until all chunks are finished."""
+    """Compute chunks of the call that the board describes, while any are left: if `from_back`, the
+    last one first, as helpers do, otherwise the first one first, as the leader does. The addresses
+    of the function and its arguments stay on the board until all chunks are finished."""
     work = _load(board, WORK)
     while _left(work):
         k = ((work >> _END) & _MOST) - 1 if from_back else work & _MOST
@@ -272,8 +290,8 @@ if sys.platform == "linux":
 
     @numba.njit
     def _leave(core, cores):
-        """If this thread runs on this core, move it to another one of `cores`, a bit mask as in
-        `_cores`."""
+        """If this thread runs on the core with this number, move it to another one of `cores`, a
+        bit mask as in `_cores`. Without another one, the thread stays."""
         if _core() == core:
             cores[core // 8] ^= 1 << core % 8
             _move(0, cores.size, cores.ctypes.data)  # fails if there is no other
@@ -293,7 +311,8 @@ else:
 @intrinsic
 def _do(typing, function, arguments, k):
     """Compute chunk k: call the function at the address `function`, a result of `_for_chunk`, with
-    the arguments at the address `arguments`. Returns 0, or 1 if the chunk failed."""
+    the address `arguments` of the kernel's arguments. Returns 0, or 1 if the chunk failed. Numba
+    passes `typing`."""
 
     def generate(context, builder, signature, values):
         function = builder.inttoptr(values[0], _CALL.as_pointer())
@@ -306,8 +325,9 @@ def _atomic(result, do):
     """Make an intrinsic, a function access(board, entry, *values) for kernels, that reads or
     changes an entry of the board in one step, which no other thread can interrupt.
 
-    result  the type of what the intrinsic returns
-    do      do(builder, pointer to the entry, *values) generates its code in LLVM
+    result  the type of what access returns
+    do      do(builder, pointer to the entry, *values) adds the instructions for this step, with the
+            builder of llvmlite
     """
 
     @intrinsic

@@ -8,7 +8,8 @@ from numba import config
 from numba.core.codegen import get_host_cpu_features
 
 VECTORS = 2
-"""The width of a block of a product, in vectors."""
+"""The width of a block of a matrix product, in vectors; ROWS is its height. The sums of a block
+stay in the registers."""
 
 
 class _Registers(NamedTuple):

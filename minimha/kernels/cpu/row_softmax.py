@@ -39,11 +39,11 @@ def row_max(row):
 
 
 def _bits(x):
-    """The bits of a float as a signed integer."""
+    """The bits of a float as a signed integer of the same width, inside a kernel."""
 
 
 def _from_bits(x):
-    """The float that has these bits: the inverse of `_bits`."""
+    """The float that has the bits of the integer x, inside a kernel: the inverse of `_bits`."""
 
 
 @overload(_bits, inline="always")
@@ -63,7 +63,7 @@ def _compiled_from_bits(x):
 @reduction
 def exp_minus(row, peak):
     """Replace a row by exp(row − peak), for a peak that no entry exceeds. Returns the sum of the
-    new row."""
+    new row, whose terms are added in an order that is fast."""
     widest_vectors()
     y = row.dtype.type(0)
     for j in range(len(row)):

@@ -76,7 +76,8 @@ def cross_entropy(logits: Array, targets: Array) -> Any:
 
 @strict_kernel
 def _mean(losses):
-    """The mean of the losses, summed from first to last, as `batch_invariant` promises."""
+    """The mean of the losses, an array with one axis, summed from first to last, as
+    `batch_invariant` promises."""
     total = 0.0
     for loss in losses:
         total += loss

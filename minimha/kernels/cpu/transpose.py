@@ -10,10 +10,11 @@ from .llvm import written_by
 
 @intrinsic
 def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
-    """y[i, j] = x[j, i], for a block with as many rows and columns as a vector has entries.
+    """y[i, j] = x[j, i], for a block with as many rows and columns as a vector has entries. Numba
+    passes `typing`.
 
-    The shapes of the arrays do not matter: in memory, row r of x begins at entry start_x + r *
-    row_x, and row r of y at entry start_y + r * row_y.
+    The shapes of the arrays do not matter: in memory, row r of the block of x begins at entry
+    start_x + r * row_x, and row r of the block of y at entry start_y + r * row_y.
     """
 
     def write(code, x, start_x, row_x, y, start_y, row_y):
@@ -27,8 +28,9 @@ def transpose_block(typing, x, start_x, row_x, y, start_y, row_y):
 
 
 def transposed(code, x, row):
-    """The columns of a square block, each as a vector. The pointer x points to the first entry of
-    the block, and `row` is the distance from one of its rows to the next, in entries.
+    """Load a square block of a matrix into registers and return its columns, a list of vectors. x
+    is a pointer to the first entry of the block, `row` the distance from the start of a row to the
+    start of the next, in entries, and `code` a `Code`, to which the instructions are added.
 
     At first, vector r contains row r. Then, for each bit of the row number in turn, the rows are
     paired so that their numbers differ in this bit alone, and two paired rows exchange half of
@@ -54,6 +56,11 @@ def transposed(code, x, row):
 
 
 def _rows_of_block(code, x, row):
-    """A list with a pointer to each row of the block, as a vector; the arguments are those of
-    `transposed`."""
+    """Pointers to the rows of a square block of a matrix, as a list. Each row is as long as a
+    vector, and its pointer has the type of a pointer to a vector.
+
+    code  the `Code` to which the instructions are added
+    x     a pointer to the first entry of the block
+    row   the distance from the start of a row to the start of the next, in entries
+    """
     return [code.vector_at(code.row(x, r, row)) for r in range(code.length)]

@@ -11,7 +11,7 @@ from .registers import VECTORS
 
 @intrinsic
 def fma(typing, a, b, c):
-    """a b + c for numbers, rounded only once (a fused multiply-add)."""
+    """a b + c for numbers, rounded only once (a fused multiply-add). Numba passes `typing`."""
 
     def write(code, a, b, c):
         return code.multiply_add(a, b, c)
@@ -21,9 +21,10 @@ def fma(typing, a, b, c):
 
 @intrinsic
 def copy_vector(typing, x, start_x, y, start_y, *factor):
-    """Copy as many neighbouring entries as a vector of the CPU holds, such as 8 of float32 with
-    AVX2: from entry start_x of x on, to y from entry start_y on. If a factor is given, they are
-    multiplied by it. The entries are counted in memory, whatever the shapes of the arrays."""
+    """Copy n neighbouring entries of x, from entry start_x on, to y from entry start_y on, times
+    the factor if one is given. n is the number of entries that a vector of the CPU holds, such as 8
+    of float32 with AVX2. Entries are counted in memory, whatever the shapes of the arrays. Numba
+    passes `typing`."""
 
     def write(code, x, start_x, y, start_y, factor):
         held = code.load(code.vector_at(code.entry(x, start_x)))
@@ -38,7 +39,7 @@ def copy_vector(typing, x, start_x, y, start_y, *factor):
 @intrinsic
 def sum_in_vectors(typing, x, count):
     """The sum of the first `count` entries of x. `count` must be a multiple of n, the number of
-    entries in VECTORS vectors.
+    entries in VECTORS vectors. Numba passes `typing`.
 
     Entry j is added to partial sum j mod n, and at the end the partial sums are added in pairs. So
     zeros at the end of x do not change a bit of the sum.
@@ -70,8 +71,8 @@ def sum_in_vectors(typing, x, count):
 
 @intrinsic
 def prefetch(typing, x, start):
-    """Begin to load the cache line with entry `start` of x into the L2 cache. An entry beyond the
-    end of x does no harm."""
+    """Begin to load the cache line with entry `start` of x into the L2 cache, for a later step of
+    the kernel. An entry beyond the end of x does no harm. Numba passes `typing`."""
 
     def write(code, x, start):
         code.prefetch(code.entry(x, start), to_write=False, locality=2)
