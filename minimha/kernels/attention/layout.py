@@ -161,8 +161,8 @@ def _intervals(mask: Any, query: Any, key: Any) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=32)
 def _intervals_of_band(mask: Band | None, t: int, s: int) -> tuple[Any, ...]:
-    """`_intervals` for T queries, S keys and a causal mask, a sliding window or None, whose
-    intervals depend only on T and S. The result is cached, since computing it takes longer than a
+    """The result of `_intervals` for T queries, S keys and a causal mask, a sliding window or None,
+    whose intervals depend only on T and S. It is cached, since computing it takes longer than a
     small kernel. The mask must not be of a subclass of Band: the cache compares only the fields of
     a Band, and would mix up masks that differ in other settings."""
     return _intervals(mask, np.empty((t, 0)), np.empty((s, 0)))

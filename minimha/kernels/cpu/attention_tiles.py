@@ -632,8 +632,9 @@ def flat(x):
 
 @kernel
 def head(x, b, h, heads, start, stop):
-    """Where head h of sequence b, from row start to row stop, is in the matrix `flat(x)`: a region
-    (first row, end, first column, end). x is (B, T, H, N) or (B · H, T, 1, N), and `heads` is H."""
+    """The region (first row, end, first column, end) of the matrix `flat(x)` that holds head h of
+    sequence b, from its row `start` to its row `stop`. x is (B, T, H, N) or (B · H, T, 1, N), and
+    `heads` is H."""
     if x.shape[2] != heads:
         b = b * heads + h
         h = 0
@@ -644,8 +645,9 @@ def head(x, b, h, heads, start, stop):
 
 @kernel
 def gather(x, region, scale, y):
-    """Copy a region (first row, end, first column, end) of the matrix `flat(x)`, times scale, to
-    the first rows of the matrix y. If y has more columns than the region, the others become 0."""
+    """Copy a region (first row, end, first column, end) of the matrix `flat(x)`, such as a result
+    of `head`, times scale, to the first rows of the matrix y. If y has more columns than the
+    region, the others become 0."""
     t0, t1, n0, n1 = region
     row = x.shape[2] * x.shape[3]
     size = t1 - t0, n1 - n0
@@ -657,8 +659,8 @@ def gather(x, region, scale, y):
 @kernel
 def scatter(x, y, region, scale, add):
     """Copy the matrix x, times scale, to a region (first row, end, first column, end) of the matrix
-    `flat(y)` or, if `add`, add it to the entries there. Rows and columns of x beyond the size of
-    the region are left out."""
+    `flat(y)`, such as a result of `head`; or, if `add`, add it to the entries there. Rows and
+    columns of x beyond the size of the region are left out."""
     t0, t1, n0, n1 = region
     if not add:
         row = y.shape[2] * y.shape[3]

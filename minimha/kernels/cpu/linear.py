@@ -102,8 +102,9 @@ def linear_maps(
 
 
 def _supported(x: Any, ws: tuple[Any, ...], bs: tuple[Array | None, ...]) -> bool:
-    """Whether the kernels support an input x, matrices ws and biases bs (None for no bias) of these
-    shapes and dtypes."""
+    """Whether the kernels support an input x (…, M) with at least two axes, matrices ws (M, N) and
+    biases bs (N,), None for no bias: the shapes must fit, and all arrays have the same dtype,
+    float32 or float64."""
     given = [b for b in bs if b is not None]
     if not are_floats(x, *ws, *given) or x.ndim < 2:
         return False
