@@ -64,7 +64,8 @@ def explain(failed: FailedCheck) -> tuple[str, Diagnosis]:
 
 
 def diagnosis_of(trace: Trace) -> Diagnosis:
-    """Find the nodes at fault, and for each the likely cause."""
+    """Return the diagnosis of a function with a wrong gradient, given the trace of its nodes: which
+    nodes are at fault, and the likely cause at each."""
     found = []
     for name in trace.culprits:
         after = tuple(trace.consumers(name)) if trace.located else ()
@@ -97,8 +98,9 @@ def _chapter(trace: Trace, cause: Cause) -> str:
 
 
 def _guess(trace: Trace, name: str) -> Cause:
-    """Return the cause of the wrong gradient of a node. It is found by the first of `RECOGNISERS`
-    that yields this gradient for a known mistake. If none does, the cause is "unexplained"."""
+    """Return the cause of the wrong gradient of the node `name`. It is found by the first of
+    `RECOGNISERS` that yields this gradient for a known mistake. If none does, the cause is
+    "unexplained"."""
     consumers: list[str | None] = [*trace.consumers(name)]
     together = [None] * (len(consumers) != 1)
     for consumer in together + consumers:

@@ -27,7 +27,7 @@ RESULT = "the result"
 
 class Trace:
     """The nodes of a function, with their values and gradients at given inputs. A node is an input,
-    an intermediate or a result.
+    an intermediate or a result. `failed` is the check that found a wrong gradient.
 
     located   whether the function shows its intermediates, by the keyword `tap` or on the tape
     values    by name, in the order in which they are made

@@ -77,7 +77,7 @@ class Communicator:
         self._send(_SEND, array_of(x), self._checked(to))
 
     def recv(self, source: int) -> Array:
-        """Wait for the next array that a rank sends to this one by `send`, and return it.
+        """Wait for the next array that rank `source` sends to this one by `send`, and return it.
 
         Raises CommunicationError if it does not arrive within the timeout.
         """

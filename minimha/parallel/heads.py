@@ -29,8 +29,10 @@ class HeadParallel(Way):
     """The "heads" way to divide the training of a GPT: each rank reads all tokens, and computes its
     own heads of every attention layer. Every rank computes all other layers in full.
 
-    A rank computes with the model `own`, and also keeps the whole model, for evaluation and
-    checkpoints.
+    A rank computes with the model `own`, which has only its heads, and also keeps the whole model,
+    for evaluation and checkpoints. comm and model are as for `Way`.
+
+    Raises the errors of `share_heads`.
     """
 
     def __init__(self, comm: Any, model: Any) -> None:
@@ -63,8 +65,8 @@ class HeadParallel(Way):
 def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
     """Keep only this rank's heads of an attention layer, in place.
 
-    Query heads stay with the key head that they share. Called with the same inputs on every rank,
-    the layer then returns the whole output on every rank.
+    comm is this rank's communicator. Query heads stay with the key head that they share. Called
+    with the same inputs on every rank, the layer then returns the whole output on every rank.
 
     Raises ValueError if there are more ranks than key heads, and for a layer that is not in the
     stacked form, or that has alibi or a `QKNorm` over all heads.
@@ -102,8 +104,9 @@ def share_heads(comm: Any, layer: MultiHeadAttention) -> None:
 
 
 def part_of_heads(comm: Any, x: Array, axis: int, groups: int) -> Array:
-    """A copy of this rank's part of x along an axis that consists of G = `groups` equal runs, one
-    for each key head. A rank gets the runs of its own key heads."""
+    """A copy of this rank's part of x along an axis, 0 or 1, that consists of G = `groups` equal
+    runs, one for each key head. A rank gets the runs of its own key heads. comm is its
+    communicator."""
     width, own = x.shape[axis] // groups, parts(groups, comm.size)[comm.rank]
     run = slice(own.start * width, own.stop * width)
     return backend.copy(x[run, ...] if axis == 0 else x[:, run])

@@ -28,9 +28,9 @@ def runs(length: int, size: int, zigzag: bool = False) -> list[list[slice]]:
 def part(x: Any, comm: Any, axis: int, zigzag: bool = False) -> Any:
     """The entries of an array or Tensor x at this rank's positions along an axis.
 
-    x covers the whole sequence and is the same on every rank. On this rank, the gradient of x is
-    zero at the positions of other ranks. `runs` says which positions a rank holds, and what zigzag
-    means.
+    x covers the whole sequence and is the same on every rank; comm is this rank's communicator. On
+    this rank, the gradient of x is zero at the positions of other ranks. `runs` says which
+    positions a rank holds, and what zigzag means.
     """
     before = (slice(None),) * (axis % x.ndim)
     own = runs(x.shape[axis], comm.size, zigzag)[comm.rank]
@@ -39,12 +39,13 @@ def part(x: Any, comm: Any, axis: int, zigzag: bool = False) -> Any:
 
 def positions(length: int, comm: Any, zigzag: bool = False) -> Array:
     """The positions that this rank holds in a sequence of this length: an array of integers, in the
-    order in which `part` returns the entries at these positions."""
+    order in which `part`, with the same comm and zigzag, returns the entries at these positions."""
     return part(backend.asarray(range(length)), comm, 0, zigzag)
 
 
 def lengths(length: int, size: int, zigzag: bool = False) -> list[int]:
-    """The number of positions that each of `size` ranks holds in a sequence of this length."""
+    """The number of positions that each of `size` ranks holds in a sequence of this length, if
+    `runs` divides it, with the same zigzag."""
     return [sum(run.stop - run.start for run in held) for held in runs(length, size, zigzag)]
 
 

@@ -89,8 +89,9 @@ def ring(
     softcap: float | None = None,
     zigzag: bool = False,
 ) -> tuple[Array, Pullback]:
-    """`ring_attention` on arrays. The attention to block i gives the output outᵢ, and lseᵢ, the
-    logsumexp of each query's scores. The results for all blocks are merged to out and lse:
+    """`ring_attention` on arrays, with the same arguments. The attention to block i gives the
+    output outᵢ, and lseᵢ, the logsumexp of each query's scores. The results for all blocks are
+    merged to out and lse:
 
         wᵢ = exp(lseᵢ − lse)          doutᵢ = wᵢ · dout
         out = Σᵢ wᵢ · outᵢ            dlseᵢ = wᵢ · Σ dout · (outᵢ − out)
@@ -293,7 +294,8 @@ class Block(NamedTuple):
 
 
 def _own_blocks(rank: int, route: Route, num_heads: int, num_kv_heads: int) -> list[Block]:
-    """All blocks of this rank, in the order in which they are sent."""
+    """All blocks of this rank, in the order in which they are sent: for each of the num_kv_heads
+    key heads, which num_heads query heads share, one for each piece of the rank's positions."""
     blocks = []
     for g, query_heads in enumerate(parts(num_heads, num_kv_heads)):
         for number in range(route.pieces):

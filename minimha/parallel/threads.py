@@ -113,7 +113,8 @@ def _signature_on(ranks: int, function: Callable[..., Any]) -> inspect.Signature
 
 class _World:
     """What the threads of one run share: the messages that have been sent but not yet received, and
-    which ranks are waiting or have ended.
+    which ranks are waiting or have ended. `size` is the number of ranks, and `timeout` the number
+    of seconds for which a rank waits for a message.
 
     Each rank chooses the rank that it receives from, and gets that rank's messages in the order of
     sending. So the results do not depend on the order in which the threads run (Kahn, "The

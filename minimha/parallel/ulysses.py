@@ -67,7 +67,10 @@ def ulysses_attention(
 
 class Ulysses(PositionParallel):
     """The "ulysses" way to divide the training of a GPT: each rank reads its own positions,
-    and computes attention for its own heads."""
+    and computes attention for its own heads. comm and model are as for `Way`.
+
+    Raises ValueError if there are more ranks than key heads.
+    """
 
     attention = staticmethod(ulysses_attention)
 

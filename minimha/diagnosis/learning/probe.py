@@ -104,8 +104,9 @@ class Probe:
         return backend.to_numpy(next(iter(self.parameters.values())).data).dtype
 
     def call(self, inputs: np.ndarray) -> Any:
-        """Call the model, and return its logits as a Tensor: the first value, if it returns
-        several. Raises ValueError unless these are a Tensor with one axis more than the targets."""
+        """Call the model with these inputs, and return its logits as a Tensor: the first value, if
+        it returns several. Raises ValueError unless these are a Tensor with one axis more than the
+        targets."""
         first = next(iter(self.parameters.values())).data
         logits = self.model(backend.like(inputs, first))
         logits = logits[0] if isinstance(logits, tuple) else logits
@@ -123,8 +124,8 @@ class Probe:
             return backend.to_numpy(self.call(self.inputs if inputs is None else inputs).data)
 
     def loss(self, inputs: np.ndarray | None = None, targets: np.ndarray | None = None) -> Any:
-        """Return the mean cross entropy over the targets as a Tensor. Positions with padding do not
-        count."""
+        """Return the mean cross entropy of the model's logits for some inputs with the targets, by
+        default those of the batch, as a Tensor. Positions with padding do not count."""
         inputs = self.inputs if inputs is None else inputs
         targets = self.targets if targets is None else targets
         logits = self.call(inputs)
@@ -210,8 +211,8 @@ class Probe:
         return known[(places + shifts) % len(known)].astype(inputs.dtype)
 
     def trace(self, inputs: np.ndarray) -> list[Intermediate]:
-        """Call the model and return all values computed on the way to the logits, attention weights
-        among them; the logits come last."""
+        """Call the model with these inputs, and return all values computed on the way to the
+        logits, attention weights among them; the logits come last."""
         steps: list[Intermediate] = []
         weights: list[Any] = []
 

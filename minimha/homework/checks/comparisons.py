@@ -228,8 +228,8 @@ def same_pullback(
 
 
 def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
-    """Raise AssertionError unless the student's function, `yours`, passes the same intermediates
-    through `tap(name, x)` as the reference, and has the same value.
+    """Raise AssertionError unless, for these inputs, the student's function, `yours`, passes the
+    same intermediates through `tap(name, x)` as the reference, and has the same value.
 
     The message names only the first wrong step, since later errors may follow from it. The
     functions may return a value, or a value and its pullback.
@@ -252,9 +252,9 @@ def same_steps(yours: Callable[..., Any], reference: Callable[..., Any], *inputs
 
 
 def tap_is_used(yours: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> None:
-    """Call the student's function with a `tap` that doubles one intermediate, for each intermediate
-    in turn. Raise AssertionError unless the value changes as that of the reference does, which
-    shows that the function continues with what tap returns."""
+    """Call the student's function, `yours`, with a `tap` that doubles one intermediate, for each
+    intermediate in turn. Raise AssertionError unless the value changes as that of the reference
+    does, which shows that the function continues with what tap returns."""
     for step in recorded(reference, *inputs)[1]:
 
         def doubled(name: str, x: Any, step: str = step) -> Any:
@@ -294,8 +294,8 @@ def _is_equal(yours: Any, known: Any) -> bool:
 
 
 def recorded(f: Callable[..., Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:
-    """Call f, and return its value and a dictionary of the intermediates that it passed through its
-    keyword `tap`, by name."""
+    """Call f with these inputs, and return its value and a dictionary of the intermediates that it
+    passed through its keyword `tap`, by name."""
     seen: dict[str, Any] = {}
 
     def tap(name: str, x: Any) -> Any:
@@ -314,7 +314,7 @@ def _value(returned: Any) -> Any:
 def instead(yours: str, found: Any, wanted: str, advice: str = "") -> str:
     """Return a message about a result of the wrong kind. If `yours` is "y is", `found` is None and
     `wanted` is "be an array", the message is "y is None; it should be an array: is a return
-    missing?"."""
+    missing?". If something else is found, `advice`, if any, follows the colon."""
     advice = "is a return missing?" if found is None else advice
     text = f"{yours} {_described(found)}; it should {wanted}"
     return textwrap.fill(f"{text}: {advice}" if advice else text, 80)

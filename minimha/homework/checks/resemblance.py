@@ -50,7 +50,8 @@ def resemblance(yours: np.ndarray, right: np.ndarray, axes: Sequence[str] | None
 
 def _moved(a: np.ndarray, b: np.ndarray, names: Sequence[object], close: Close) -> Iterator[str]:
     """Yield a description for each way in which yours (a) becomes the right array (b) by reordering
-    the axes or by reshaping. `names` has the names of the axes of b, or their numbers."""
+    the axes or by reshaping. `names` has the names of the axes of b, or their numbers; close(x, y)
+    says whether two arrays have the same shape and are equal up to rounding."""
     for order in list(itertools.permutations(range(b.ndim)))[1:] if b.ndim <= 4 else ():
         axes = f"({', '.join(str(names[axis]) for axis in order)})"
         if close(a, b.transpose(order)):
