@@ -288,9 +288,10 @@ def to_numpy(x: Array) -> np.ndarray:
 
 
 def dtype(xp: Any, name: Any) -> Any:
-    """The dtype of a library, from its name, NumPy's dtype, or the library's own dtype.
+    """The dtype of the library xp that corresponds to `name`, which is the name of a dtype, a dtype
+    of NumPy, or one of the library's own.
 
-    Raises TypeError if there is none.
+    Raises TypeError if the library has no such dtype.
     """
     if not isinstance(name, str | type | np.dtype):
         return name

@@ -150,8 +150,8 @@ def _per_head(x: Array, query: Array) -> Array:
 
 
 def _per_group(dx: Array | None, shape: tuple[int, ...]) -> Array | None:
-    """Add up the gradients of the query heads that read the same key head: dx (…, H, S, N) to
-    `shape`, (…, G, S, N). Returns None if dx is None."""
+    """Sum dx (…, H, S, N), the gradient of keys or values as each query head read them, over the
+    query heads that share a key head. The result has `shape`, (…, G, S, N); None if dx is None."""
     if dx is None or dx.shape == shape:
         return dx
     xp = namespace(dx)

@@ -22,15 +22,17 @@ def compare(
     machine: Machine | None = None,
     **letters: Any,
 ) -> Comparison:
-    """The cost of `multi_head` in every form of the projections that these sizes allow, as a table.
+    """The costs of multi-head attention as a table, with a row for each way to compute its
+    projections, such as "stacked" or "fused", that is possible with these sizes.
 
         mh.cost.compare(M=512, H=8, T=128)
         mh.pictures.costs(mh.cost.compare(M=512, H=8, T=128), over="H")
 
-    machine  the machine for which the table predicts times; by default this one, measured by
-             `calibrate`
-    letters  those of `Setting.of`. Where `costs` or `over` replaces a size, the sizes that are not
-             given here are computed again: with H=8, D=64 and no M, H=4 makes M 256
+    machine  the machine for which the table predicts times; by default this computer, as measured
+             by `calibrate`
+    letters  the sizes, as for `Setting.of`. The methods `costs` and `over` of the result replace
+             one of them. Sizes that are not given here are then computed again: after
+             compare(H=8, D=64), where M is 512, H=4 makes M 256
 
     Raises ValueError for sizes that do not match.
     """

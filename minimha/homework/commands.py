@@ -26,8 +26,8 @@ SHOWN = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands to the parser. Among the options that it parses, `run` is the function
-    that runs the subcommand, and `command` is the subcommand's own parser."""
+    """Add the subcommands to the parser. The namespace that `parse_args` returns then also has
+    `run`, the function that runs the subcommand, and `command`, the subcommand's own parser."""
     arguments: dict[str, dict[str, Any]] = {
         "name": {"nargs": "?", "metavar": "NAME", "help": "the task"},
         "--from": {

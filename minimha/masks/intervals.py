@@ -13,11 +13,12 @@ Interval = tuple[Array, Array]
 
 
 def around(seen: Array, s: int) -> tuple[Array, Array, bool]:
-    """The interval from the first to the last True of the booleans `seen` (…, S), which say which
-    keys a query sees, as start and stop (…,), and whether all of these intervals are whole: known
-    to contain no False.
+    """For each row of the booleans `seen` (…, S), which say which keys a query sees, the interval
+    from the first True to the last, as start and stop (…,); and True if it is certain that no
+    interval contains a False.
 
-    A last axis of length 1 stands for all S keys. Where no key is True, the interval is empty.
+    s is S, the number of keys: a last axis of length 1 stands for all of them. Where no key is
+    True, the interval is empty.
     """
     xp = namespace(seen)
     lead = seen.shape[:-1] or (1,)  # NumPy would reduce a single row to no array

@@ -30,8 +30,8 @@ def pieces(length: int, size: int, zigzag: bool = False) -> int:
 
 
 class Tile(NamedTuple):
-    """A rectangle of the score matrix: the scores of a run of consecutive queries of one rank and a
-    run of consecutive keys of one rank."""
+    """A rectangle of the score matrix: the scores of consecutive queries of one rank and
+    consecutive keys of the same or another rank."""
 
     rows: slice  # where the queries are in the arrays of the rank that holds them
     columns: slice  # where the keys are in the arrays of the rank that holds them

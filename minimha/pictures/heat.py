@@ -140,7 +140,8 @@ def _grid(
 
 
 def head_names(data: np.ndarray) -> list[str]:
-    """A list with the name of each head of data (layers, H, T, S)."""
+    """The labels of all heads in data (layers, H, T, S), layer by layer: "layer 0, head 3", or
+    "head 3" if there is a single layer."""
     layers, heads = data.shape[:2]
     return [
         f"head {head}" if layers == 1 else f"layer {layer}, head {head}"

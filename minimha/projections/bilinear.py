@@ -76,11 +76,12 @@ class Bilinear(Form):
         return self.factored()
 
     def factored(self, head_dim: int | None = None) -> Stacked:
-        """The stacked form with the best W_i^Q W_i^Kᵀ ≈ W_i of rank D, by singular values:
+        """The stacked form in which W_i^Q W_i^Kᵀ is the best approximation of W_i of rank D, from
+        its singular value decomposition:
 
             W_i = U Σ Vᵀ,  W_i^Q = U √Σ,  W_i^K = V √Σ, only the D largest of Σ
 
-        Heads that share a W^K are factored together, as rows of one matrix.
+        For heads that share a W^K, the matrices W_i are factored as one, each below the other.
 
         head_dim  D. If None, D is that of `sizes`, and W_i of a higher rank raises ValueError
         """

@@ -262,7 +262,7 @@ class Target:
 
     @property
     def entry_scales(self) -> np.ndarray:
-        """The scale of each entry of x, the unit of its steps."""
+        """The scale of each entry of x: finite differences take steps in this unit."""
         if self.scales is None:
             return scales(self.x)
         return self.scales

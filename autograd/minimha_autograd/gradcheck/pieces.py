@@ -285,9 +285,12 @@ class Pieces:
         return [at[roots == r] for r in np.unique(roots)]
 
     def _not_alone(self, at: np.ndarray) -> np.ndarray:
-        """Those of the entries `at` whose gradients may depend on how other entries move. An entry
-        is among them if its gradient differs between two rays that both increase the entry or both
-        decrease it, or if it does not differ between any rays. All of `at` if there are up to 16.
+        """Those of the entries `at` whose gradients may depend on how other entries move.
+
+        An entry is one of them if its gradient differs between two rays that both increase the
+        entry, or both decrease it: then the difference is due to other entries. So is an entry
+        with the same gradient along all rays, since nothing is known about it. At most 16 entries
+        are returned untested.
         """
         if len(at) <= 16:
             return at

@@ -43,7 +43,10 @@ def permute_dims(
     *,
     axes: tuple[int, ...],
 ) -> tuple[Array, Pullback]:
-    """y has as its k-th axis the axis axes[k] of x.   dx = dy with its axes in the order of x."""
+    """y is x with its axes in another order: axis k of y is axis axes[k] of x.
+
+    The inverse order gives dx from dy.
+    """
     xp = namespace(x)
     if isinstance(axes, int):
         axes = (axes,)

@@ -112,8 +112,8 @@ def deterministic(probe: Probe) -> Iterator[Finding]:
 
 
 def dtypes(probe: Probe) -> Iterator[Finding]:
-    """Yield a finding if the parameters have different dtypes, or if an intermediate of floats has
-    another dtype than the parameters."""
+    """Yield a finding if the parameters have different dtypes, or if a floating-point intermediate
+    has a dtype different from theirs."""
     own = {name: backend.to_numpy(p.data).dtype for name, p in probe.parameters.items()}
     main = probe.dtype
     for name, dtype in own.items():

@@ -45,15 +45,15 @@ def guess(question: str, answer: Any) -> None:
 def guessed(
     question: str, measured: Any, axes: Any = None, *, axis: str = "y", at: Any = None
 ) -> None:
-    """Print the guess at a question and what was measured; with `axes`, draw a guess that consists
-    of numbers.
+    """Print the student's guess and what was measured; with `axes`, also draw the guess, if it
+    consists of numbers.
 
     question  the words that were given to `guess`
     measured  a number, text, or a list or an array of these
-    axes      of matplotlib: each number guessed is a line across them or, with `at`, a star; a
-              guess of another length than `at` is not drawn
+    axes      of matplotlib: each number guessed is a line across them or, with `at`, a star
     axis      "y" or "x", the axis on which the guessed numbers lie
-    at        the positions of the stars on the other axis: one number, or as many as were guessed
+    at        the positions of the stars on the other axis, one for each number guessed; if the
+              guess has another count of numbers, it is not drawn
     """
     kept = progress_file.read(Path()).get(_KEPT, {})
     answer = _session.get(question, kept.get(question))

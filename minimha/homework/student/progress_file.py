@@ -64,7 +64,8 @@ def add(place: Path, name: str, *, file: Path | None = None, **facts: Any) -> No
 
 
 def files(place: Path) -> dict[str, Path]:
-    """Return the file of each task in the record whose file still exists."""
+    """Return the student's file for each task in the progress file at `place`, by the name of the
+    task. Files that no longer exist are left out."""
     folder = path(place).parent
     known = {name: folder / facts["file"] for name, facts in read(place).items() if "file" in facts}
     return {name: Path(os.path.relpath(file)) for name, file in known.items() if file.is_file()}

@@ -547,7 +547,7 @@ def finish_scores(
     place,  # the `Place` of the tile
     softcap,  # 0 for none
     bias,  # (B, H, T, S), or empty
-    inside,  # (B, H, some queries, S), or empty
+    inside,  # (B, H, some queries, S), False hides a key between begin and end; or empty
     origin,  # the first query of `inside`
     begin,  # (m,), the first key that each query sees
     end,  # (m,), the end of the keys that it sees
@@ -556,8 +556,8 @@ def finish_scores(
     softcap, add the bias, and hide the keys that a query does not see.
 
     The derivative of the softcap is stored in slopes. Hidden keys and columns beyond n become −∞,
-    so that a loop can go over the whole width of a row: if each row had its own bounds, they would
-    take most of the time of short rows.
+    so that later loops can go over the whole width of each row. With bounds of its own for each
+    row, most of the time of a short row would go into these.
     """
     b, h, t, s = place
     m = len(scores)
@@ -658,9 +658,9 @@ def gather(x, region, scale, y):
 
 @kernel
 def scatter(x, y, region, scale, add):
-    """Copy the matrix x, times scale, to a region (first row, end, first column, end) of the matrix
-    `flat(y)`, such as a result of `head`; or, if `add`, add it to the entries there. Rows and
-    columns of x beyond the size of the region are left out."""
+    """Copy the matrix x, times scale, to a region of the matrix `flat(y)` or, if `add`, add it
+    there. region is (first row, end, first column, end), as `head` returns it. Rows and columns of
+    x beyond the size of the region are left out."""
     t0, t1, n0, n1 = region
     if not add:
         row = y.shape[2] * y.shape[3]

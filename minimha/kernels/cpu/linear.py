@@ -173,7 +173,8 @@ def _empty(dtype: Any) -> tuple[Any, ...]:
 @kernel
 def _column_blocks(n, operand):
     """The number of blocks into which n columns are cut, each operand.shape[2] columns wide; the
-    last may be narrower. If a single column would be left over, it belongs to the last block."""
+    last may be narrower. A single column left over gets no block of its own: the last block is one
+    column wider."""
     return max(1, -(-(n - 1) // operand.shape[2]))
 
 

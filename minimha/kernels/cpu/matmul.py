@@ -157,11 +157,11 @@ def some_columns(b, start, stop):
 
 @kernel
 def multiply(a, depth, b, start, c, add):
-    """Store a[:, :depth] @ b[start : start + depth] in c (m, n) or, if `add`, add it to c.
+    """Store a[:m, :depth] @ B[start : start + depth] in c (m, n) or, if `add`, add it to c.
 
-    b is a right operand, a result of the functions above, and start is a row of the matrix that it
-    represents. If BLAS multiplies by a transpose, start must be 0 and `add` False. a has at least m
-    rows and depth columns. For BLAS, it must have exactly these, and b must have n columns.
+    b holds the matrix B in one of the three forms of a right operand, which the top of this file
+    explains. With two or four axes it is for BLAS. Then a must be (m, depth) and B must have n
+    columns, and with four axes, those of a transpose, start must be 0 and `add` False.
     """
     if b.ndim == 4:
         np.dot(a, b[0, 0].T, c)

@@ -66,8 +66,8 @@ def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: An
 @register("rotate", library="cupy")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
     """The value and the pullback of `functional.rope.rotate`, or None for arrays that the kernel
-    does not support. The result has the memory layout of x, even if x is a view of an array (B, T,
-    H, D), as the heads of a projection are."""
+    does not support. The result has the memory layout of x (B, H, T, D), even if x is a transposed
+    view of an array (B, T, H, D), as the heads of a projection are."""
     if not cuda.are_reals(x, cos, sin) or x.ndim < 2:
         return None
     shape = x.shape

@@ -178,7 +178,8 @@ class Submission:
         return Spent(computing, time.monotonic())
 
     def _lost(self, why: str = "") -> ConnectionLost:
-        """End the process, and return an error that says why, or how the process ended."""
+        """End the process, and return an error with the message `why` or, if that is empty, with
+        how the process ended."""
         code = self.end(0 if why else _DYING)
         if not why and code is not None:
             how = f" itself, with exit code {code}" if code >= 0 else f": {signal.strsignal(-code)}"

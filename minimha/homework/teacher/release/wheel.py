@@ -29,12 +29,12 @@ _TASKS = Path("minimha") / "homework" / "tasks"
 
 
 def for_students(folder: Path, own: Path | None, *, last: int, hidden: bool) -> Path:
-    """Write the students' edition into a folder and return its path. It contains no solutions, and
-    of the course only the chapters and tasks up to the chapter `last`.
+    """Write the students' edition, a wheel, into a folder and return its path. It contains no
+    solutions, and only the chapters and tasks up to chapter `last`.
 
     own     a file with tasks of the teacher's own, which become part of the course
     last    the number of the last chapter
-    hidden  whether to leave out the hidden checks
+    hidden  True to leave out the hidden checks
     """
     files = dict(_library())
     for path in notebooks():
@@ -70,9 +70,9 @@ def _chapter(name: str) -> int:
 
 
 def _library() -> Iterator[tuple[str, bytes]]:
-    """Yield the files of minimha and of minimha_autograd, except notebooks and tasks, and the
-    modules of the command and of the pytest plugin: for each file, its path in a wheel and its
-    contents."""
+    """Yield the path in a wheel and the contents of each file that every edition has: the modules
+    of the command and of the pytest plugin, and all files of minimha and minimha_autograd except
+    notebooks and tasks."""
     for package in _PACKAGES:
         for path in sorted(package.rglob("*")):
             inside = path.relative_to(package.parent)

@@ -21,7 +21,7 @@ _FORMATS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `Reports` reads to the parser."""
+    """Add to the parser the options that `Reports` reads."""
     for option, settings, text in (
         ("--json", {"nargs": "?", "const": "grades.json", "metavar": "FILE"},
          "write JSON (default: grades.json; - for standard output)"),
