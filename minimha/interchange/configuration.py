@@ -22,10 +22,14 @@ _LLAMA3 = {
 
 
 def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Read config.json. Returns the arguments of the GPT that it describes, and a list of all
-    reasons why no GPT fits it. The windows, and the settings in which single blocks differ, are
-    left to `with_blocks`; the argument "rope" is a pair until then: the rotary positions of blocks
-    without a window, and of blocks with one."""
+    """Read `config`, the content of config.json, as `layout` says. Returns the arguments with which
+    `GPT` makes the model that it describes, and a list of sentences: all reasons found here why no
+    GPT is like that model, empty if there are none.
+
+    Windows and other settings that may differ from block to block are left to `with_blocks`. Until
+    then, if the model has rotary positions, the argument "rope" is a pair: those of the blocks
+    without a window, and those of the blocks with one.
+    """
     read = Reader(config)
     for key, values in layout.needed.items():
         read(key, _one_of(values), values[0])
@@ -63,9 +67,10 @@ def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, A
 def with_blocks(
     layout: Layout, config: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return all settings of the GPT: those that `common_settings` returned, completed by windows
-    and by the settings in which single blocks differ. Also returns a list of all reasons why no GPT
-    fits config.json."""
+    """Complete the settings that `common_settings` returned by the window and the rotary positions
+    of each block, which it reads from `config`, the content of config.json, as `layout` says.
+    Returns all arguments of the GPT, and a list of sentences: the reasons found here why no GPT is
+    like the model, empty if there are none."""
     if layout.rope is None:
         return settings, []
     read = Reader(config)
@@ -100,7 +105,8 @@ def with_blocks(
 
 
 def _roped(read: Reader, n: int) -> list[bool]:
-    """Read from config.json whether each of n blocks has rotary positions."""
+    """A list of n booleans: whether each block has rotary positions. `read` reads the entries of
+    config.json that say so."""
     interval = read("no_rope_layer_interval", SIZE, 4)
     flags = read("no_rope_layers", _one_for_each(n, (0, 1)), None)
     if flags is None:
@@ -109,9 +115,12 @@ def _roped(read: Reader, n: int) -> list[bool]:
 
 
 def _windowed(layout: Layout, read: Reader, window: int | None, roped: list[bool]) -> list[bool]:
-    """Read from config.json whether each block has a window: a list with True or False for each
-    block. Windows have `window` keys, None if no block has one; `roped` says which blocks have
-    rotary positions."""
+    """A list of booleans: whether each block has a window. `read` reads the entries of config.json
+    that say so, and notes a mistake if they contradict `window`.
+
+    window  how many keys a window has; None if config.json says that there are no windows
+    roped   for each block, whether it has rotary positions
+    """
     windowed = [False] * len(roped)
     if window:
         windowed = layout.windowed(read, roped)
@@ -132,11 +141,12 @@ def _windowed(layout: Layout, read: Reader, window: int | None, roped: list[bool
 
 
 def _ropes(layout: Layout, read: Reader) -> tuple[positions.Rope, positions.Rope]:
-    """The rotary positions of blocks without and with a window.
+    """The rotary positions of the blocks without a window, and those of the blocks with one; `read`
+    reads the entries of config.json.
 
-    Version 5 of transformers writes rope_parameters, with one object for each kind of block where
-    they differ; version 4 wrote rope_theta, rope_scaling, and rope_local_base_freq for blocks with
-    a window.
+    Version 5 of transformers writes them as the entry rope_parameters: one object or, for models in
+    which the two kinds of blocks differ, one object for each kind. Version 4 wrote rope_theta and
+    rope_scaling and, for blocks with a window, rope_local_base_freq.
     """
     optional = OBJECT.or_none()
     scaling = read("rope_scaling", optional, None) or {}
@@ -160,8 +170,13 @@ def _ropes(layout: Layout, read: Reader) -> tuple[positions.Rope, positions.Rope
 
 
 def _rope(entries: Reader, config: Reader) -> positions.Rope:
-    """Rotary positions as one object of config.json describes them. Mistakes in the object are
-    added to those that `config` has collected."""
+    """Rotary positions as one object in config.json describes them.
+
+    entries  reads the object
+    config   reads the whole config.json. Mistakes in the object are added to those that it has
+             collected, and its max_position_embeddings replaces a missing
+             original_max_position_embeddings
+    """
     kind = entries("type", _one_of(("default", "llama3")), "default")  # the former name
     kind = entries("rope_type", _one_of(("default", "llama3")), kind)
     entries("partial_rotary_factor", _one_of((1.0,)), 1.0)
@@ -185,8 +200,8 @@ def _one_of(values: tuple[Any, ...]) -> Kind:
 
 
 def _one_for_each(n: int, values: tuple[Any, ...]) -> Kind:
-    """The `Kind` of an entry that is None, or a list with one value for each of n blocks, each of
-    them one of `values`."""
+    """The `Kind` of an entry that is None, or a list of n values, one for each block, all taken
+    from `values`."""
     kind = Kind(
         f"a list of {n} entries, as many as num_hidden_layers: " + " or ".join(map(repr, values)),
         lambda x: isinstance(x, list) and len(x) == n and all(entry in values for entry in x),
@@ -200,8 +215,12 @@ def unsupported(key: str, value: Any, where: str = "") -> str:
 
 
 def config_of(layout: Layout, settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The entries of config.json for a GPT with the settings that `resolved` returned, and a list
-    of sentences: how a GPT read back from these entries would differ from it."""
+    """The entries of config.json for a GPT written as the kind of model of this layout, and a list
+    of sentences: how a GPT read back from these entries would differ from it, empty if it would
+    not.
+
+    settings  those of the GPT, as `resolved` returns them
+    """
     config: dict[str, Any] = {
         "architectures": [layout.architecture], "model_type": layout.model_type,
     }  # fmt: skip
@@ -224,7 +243,7 @@ def config_of(layout: Layout, settings: dict[str, Any]) -> tuple[dict[str, Any],
 
 def _differences(layout: Layout, settings: dict[str, Any], found: dict[str, Any]) -> list[str]:
     """A list of sentences, one for each setting in which a GPT differs from the one that its
-    config.json describes.
+    config.json, written as the kind of model of this layout, describes.
 
     settings  those of the GPT, as `resolved` returns them
     found     those that were read back from config.json
@@ -255,7 +274,11 @@ def _differences(layout: Layout, settings: dict[str, Any], found: dict[str, Any]
 
 def _block_entries(layout: Layout, blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """The entries of config.json about rotary positions and windows, for both versions of
-    transformers: see `_ropes`."""
+    transformers: see `_ropes`.
+
+    blocks  for each block, a dictionary with its "window" and its "rope", as `resolved` lists them
+            under "layers"
+    """
     # The first rope of the blocks without a window, and of those with one. A block without rope, as
     # in SmolLM3, says nothing about either.
     ropes = {bool(block["window"]): block["rope"] for block in reversed(blocks) if block["rope"]}
@@ -286,8 +309,8 @@ def _block_entries(layout: Layout, blocks: list[dict[str, Any]]) -> dict[str, An
 
 def resolved(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a GPT, except rng and dtype, in a form that can be compared: each default is
-    replaced by the value that it stands for, and each block has its own window and rotary
-    positions."""
+    replaced by the value that it stands for, and the list "layers" has a dictionary for each block,
+    which includes its "window" and its "rope". "learned positions" is True if `rope` is None."""
     s = with_sizes(vars(GPTSettings(**settings)))
     del s["rng"], s["dtype"]
     common = {"rope": s.pop("rope"), "window": s.pop("window")}
@@ -307,7 +330,8 @@ def resolved(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_sizes(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a GPT, with every size that is None replaced by its default."""
+    """The settings of a GPT, with the defaults of num_kv_heads, head_dim and hidden where these are
+    None or absent."""
     width = settings["d_model"]
     heads = settings["num_heads"]
     defaults = {"num_kv_heads": heads, "head_dim": width // heads, "hidden": 4 * width}

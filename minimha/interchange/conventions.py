@@ -53,14 +53,16 @@ _OF_KERAS = "TS", "BTS", "BHTS"
 
 
 def from_torch_sdpa(*, attn_mask: Any = None, is_causal: bool = False) -> MaskAndBias:
-    """Read the arguments of torch.nn.functional.scaled_dot_product_attention as (mask, bias). In
-    attn_mask, True = may attend.
+    """Read the arguments of torch.nn.functional.scaled_dot_product_attention as (mask, bias), those
+    of minimha's function of this name; each is None if the arguments contain none. In attn_mask,
+    True = may attend.
 
-    attn_mask  boolean, or floats that are added to the scores; broadcasts to (…, H, T, S)
+    attn_mask  boolean, or floats that are added to the scores, where −∞ hides a key; broadcasts to
+               (…, H, T, S)
     is_causal  top-left: query i sees key j where j ≤ i, even if T ≠ S
 
-    Raises TypeError for integers, ValueError if both arguments are given, since torch's kernels do
-    not agree on what that means.
+    Raises TypeError for integers. Raises ValueError if both arguments are given, since torch's
+    kernels do not agree on what that means.
     """
     if is_causal and attn_mask is not None:
         raise ValueError(
@@ -76,14 +78,14 @@ def to_torch_sdpa(
     mask: AnyMask, shape: Sequence[int], *, bias: Any = None, like: Any = None
 ) -> dict[str, Array]:
     """Write a mask as {"attn_mask": …}: booleans, True = may attend; with a bias, floats that are
-    added to the scores, −∞ where a key is hidden. The dictionary is empty if mask and bias are
-    None.
+    added to the scores, −∞ where a key is hidden. The array broadcasts to the scores. The
+    dictionary is empty if mask and bias are None.
 
-    mask   one of `minimha.masks`, a boolean array, or None
+    mask   one of `minimha.masks`, a boolean array with True = may attend, or None
     shape  of the scores, (…, H, T, S) or (T, S)
     bias   floats that broadcast to this shape
     like   an array, such as torch's query: attn_mask is an array of the same library, on the same
-           device. By default, like is the bias, or a NumPy array
+           device. By default, like is the bias; without a bias, attn_mask is a NumPy array
 
     Raises ValueError if mask or bias do not fit the shape.
     """
@@ -94,10 +96,12 @@ def to_torch_sdpa(
 def from_torch_mha(
     *, attn_mask: Any = None, key_padding_mask: Any = None, num_heads: int | None = None
 ) -> MaskAndBias:
-    """Read the arguments of torch.nn.MultiheadAttention as (mask, bias). In both masks, True = is
-    hidden: may NOT attend.
+    """Read the arguments of torch.nn.MultiheadAttention as (mask, bias), those of minimha's
+    `scaled_dot_product_attention`; each is None if the arguments contain none. In both masks,
+    True = is hidden: may NOT attend.
 
-    attn_mask         (T, S) or (B·H, T, S), boolean or floats that are added to the scores
+    attn_mask         (T, S) or (B·H, T, S), boolean, or floats that are added to the scores, where
+                      −∞ hides a key
     key_padding_mask  (B, S), or (S,) without a batch; boolean or floats as well
     num_heads         H, needed for an attn_mask of three axes
 
@@ -115,7 +119,8 @@ def to_torch_mha(
     mask: AnyMask, shape: Sequence[int], *, bias: Any = None, like: Any = None
 ) -> dict[str, Array]:
     """Write a mask as {"attn_mask": …} or {"key_padding_mask": …}: booleans, True = is hidden: may
-    NOT attend; with a bias, floats that are added to the scores, −∞ where a key is hidden.
+    NOT attend; with a bias, floats that are added to the scores, −∞ where a key is hidden. The
+    dictionary is empty if mask and bias are None.
 
     shape             of the scores, (B, H, T, S), or (H, T, S) or (T, S) without a batch
     mask, bias, like  as in `to_torch_sdpa`
@@ -166,7 +171,8 @@ def from_keras(
 
 
 def to_keras(mask: AnyMask, shape: Sequence[int], *, like: Any = None) -> dict[str, Array]:
-    """Write a mask as {"attention_mask": …}: booleans, True = may attend.
+    """Write a mask as {"attention_mask": …}: booleans, True = may attend. The dictionary is empty
+    if the mask is None.
 
     shape       of the scores, (B, H, T, S) or (T, S)
     mask, like  as in `to_torch_sdpa`
@@ -179,12 +185,14 @@ def to_keras(mask: AnyMask, shape: Sequence[int], *, like: Any = None) -> dict[s
 
 
 def from_hugging_face(attention_mask: Any) -> MaskAndBias:
-    """Read the attention_mask of a model in transformers as (mask, bias). 1 and True = may attend.
+    """Read the attention_mask of a model in transformers as (mask, bias), arguments of minimha's
+    `scaled_dot_product_attention`. The bias is None unless attention_mask has floats.
 
-    (B, S)        integers 0 and 1, or booleans: which keys are not padding. For a decoder,
-                  which is causal as well, combine the mask with `masks.causal()` by &
-    (B, H, T, S)  floats that are added to the scores, hidden where they are the dtype's min or −∞;
-                  or booleans. H may be 1
+    (B, S)        integers, 1 = may attend and 0 = is hidden, or booleans, True = may attend: which
+                  keys are not padding. For a decoder, which is causal as well, combine the mask
+                  with `masks.causal()` by &
+    (B, H, T, S)  floats that are added to the scores, and hide a key where they are the dtype's min
+                  or −∞; or booleans, True = may attend. H may be 1
 
     Raises TypeError for floats (B, S) and for integers (B, H, T, S): a 0 in them could mean that a
     key is hidden, or that nothing is added to its score. Raises ValueError for other shapes, and
@@ -209,15 +217,16 @@ def to_hugging_face(
     like: Any = None,
 ) -> dict[str, Array]:
     """Write a mask as {"attention_mask": …}: with a dtype or a bias, floats that are added to the
-    scores, else integers 1 = may attend and 0.
+    scores; otherwise integers, 1 = may attend and 0 = is hidden. The dictionary is empty if mask,
+    dtype and bias are None.
 
     shape             of the scores, (B, H, T, S)
     dtype             of the floats, such as "float32"; None for integers, or for the dtype of the
                       bias
     mask, bias, like  as in `to_torch_sdpa`
 
-    Integers are (B, S). Floats are (B, 1, T, S), or (B, H, T, S) where heads differ, and the
-    dtype's min where a key is hidden.
+    Integers are (B, S). Floats are (B, 1, T, S), or (B, H, T, S) if heads differ. They are the
+    dtype's min where a key is hidden, elsewhere the bias, or 0 without one.
 
     Raises ValueError if integers cannot express the mask, because it is not the same for all heads
     and queries; TypeError for a bias and a dtype at once.
@@ -252,14 +261,14 @@ def _read(
     lowest_hides: bool = False,
     num_heads: int | None = None,
 ) -> MaskAndBias:
-    """Read the argument x with this name as (mask, bias). The bias is None unless x has floats;
-    where the mask hides a key, the bias is 0.
+    """Read x, which messages call `name`, as (mask, bias): (None, None) if x is None. The bias is
+    None unless x has floats; where the mask hides a key, the bias is 0.
 
     choices       the axes that x may have, such as "BS" for (B, S) or "NTS" for (B·H, T, S); if
                   none are given, any axes that broadcast to the scores
     true_hides    whether True means hidden instead of may attend
-    floats        whether x may have floats, which are added to the scores
-    lowest_hides  whether the dtype's min hides, as −∞ does
+    floats        whether x may have floats, which are added to the scores; −∞ hides a key
+    lowest_hides  whether the dtype's min hides a key, too
     num_heads     H, needed for the axes "NTS"
     """
     if x is None:
@@ -290,7 +299,8 @@ def _read(
 
 def _over_scores(x: Array, axes: str) -> Array:
     """Insert axes of length 1 into x, so that it broadcasts to the scores (B, H, T, S): with the
-    axes "BS", x (B, S) becomes (B, 1, 1, S); with "TS" it stays (T, S)."""
+    axes "BS", x (B, S) becomes (B, 1, 1, S); with "TS" it stays (T, S). If `axes` is empty, x is
+    returned unchanged."""
     if not axes:
         return x
     every = "BHTS"["BHTS".index(axes[0]) :]
@@ -298,8 +308,9 @@ def _over_scores(x: Array, axes: str) -> Array:
 
 
 def _heads_apart(x: Array, num_heads: int | None) -> Array:
-    """Reshape (B·H, T, S) to (B, H, T, S). If B = 1, the result is (H, T, S), which fits inputs
-    with and without an axis for the batch."""
+    """Reshape x (B·H, T, S) to (B, H, T, S), with H = num_heads. If B = 1, the result is (H, T, S),
+    which fits inputs with and without an axis for the batch. Raises ValueError if H is None, or
+    does not divide B·H."""
     n, *lengths = x.shape
     if num_heads is None or num_heads < 1 or n % num_heads:
         raise ValueError(
@@ -322,7 +333,8 @@ def _hiding(x: Array, lowest: bool) -> float:
 
 
 def _together(*parts: MaskAndBias) -> MaskAndBias:
-    """All masks that are not None, combined with &, and the sum of all biases that are not None."""
+    """Combine several pairs (mask, bias) into one: all masks by &, and the sum of all biases. What
+    is None is left out; the result has None where every pair has."""
     masks, biases = ([x for x in xs if x is not None] for xs in zip(*parts, strict=True))
     return (
         functools.reduce(operator.and_, masks) if masks else None,
@@ -371,9 +383,10 @@ def _written(
 
 
 def _reduced(x: Array, shape: Sequence[int], *choices: str) -> Any:
-    """x without some of its axes, where `shape` is that of the scores. Each choice names the axes
-    to keep, such as "TS"; the first choice is taken for which x has length 1 along all other axes.
-    Returns None if no choice fits.
+    """x without some of its axes. x has as many axes as the scores, whose shape is `shape`, and
+    broadcasts to them. Each choice names the axes to keep, such as "TS", and the first choice is
+    taken for which x has length 1 along all other axes. The axes kept get the length that they have
+    in the scores. Returns None if no choice fits.
 
     Letters of axes that the scores do not have are ignored.
     """

@@ -11,8 +11,8 @@ from pathlib import Path
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
     """A context manager that gives a temporary path in the same folder to write to. At the end of
-    the block the file is renamed to `path`; after an error it is removed. Raises as
-    `check_writable` does, before anything is written."""
+    the block the file is renamed to `path`; after an error it is removed. Raises PermissionError,
+    before anything is written, if no file can be created at `path`."""
     check_writable(path)
     path = Path(path).resolve()  # a link is followed, not replaced
     unfinished = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")

@@ -53,8 +53,8 @@ def one_of(known: Collection[str]) -> Kind:
 
 
 def read_json(path: Path, kind: Kind) -> Any:
-    """The content of a file. Raises ValueError if the file is not JSON or its content is not of
-    this kind, OSError if the file cannot be read."""
+    """Return what the JSON file at `path` contains. Raises ValueError if the file is not JSON or
+    its content is not of this kind, OSError if the file cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -65,15 +65,20 @@ def read_json(path: Path, kind: Kind) -> Any:
 
 
 def mistake(name: str, value: Any, kind: Kind) -> str:
-    """A sentence about an entry that is missing (then its value is `...`) or not of this kind; ""
-    if the entry is as it must be."""
+    """A sentence about the entry called `name`, if its value is not of this kind, or if the entry
+    is missing (then its value is `...`); "" if the entry is as it must be."""
     if value is ...:
         return f"{name} is missing"
     return "" if kind.fits(value) else f"{name} is {shown(value)}, but must be {kind.words}"
 
 
 class Reader:
-    """Reads entries of a JSON object, and collects the mistakes of all of them as sentences."""
+    """Reads entries of a JSON object, and collects the mistakes of all of them.
+
+    entries  the JSON object, as a dictionary
+    where    what stands before the name of an entry in messages, such as "rope_parameters."
+    wrong    the mistakes found so far: an attribute, a list of sentences
+    """
 
     def __init__(self, entries: Mapping[str, Any], where: str = "") -> None:
         self.entries, self.where, self.wrong = entries, where, list[str]()

@@ -38,28 +38,31 @@ KINDS = {
 class Layout:
     """How Hugging Face's files describe one kind of model, such as a Llama.
 
-    fixed        settings of a GPT that are the same for all models of this kind
-    settings     for the name of an entry in config.json, a pair: the name of the setting of a GPT
-                 that the entry gives, and the value where the entry is absent; the value `...`
-                 marks an entry that must be present
-    activations  for the name of an activation in config.json, our name for it
-    needed       for the name of an entry in config.json, the values that a GPT supports, of which
-                 the first is the value where the entry is absent; a model with another value is
-                 refused
-    prefix       the beginning of the names of all weights, except those of lm_head; files of models
-                 without lm_head leave it out
-    names        for the name of a weight in the files, our name for it, both in the notation of
-                 `with_biases` and `packed`; N stands for the number of a block. A model need not
-                 have all these weights
-    buffers      a pattern for the names of constants, such as causal masks, that files written by
-                 old versions of transformers contain
-    rope         the base of rotary positions where config.json gives none; None if this kind of
-                 model has learned positions
-    blocks       entries about settings that may differ from block to block, such as the sliding
-                 window, with their values where they are absent
-    windowed     a function that returns, for each block, whether it has a sliding window, where
-                 config.json lacks layer_types. Its arguments are a `Reader` of config.json, and a
-                 list that says for each block whether it has rotary positions
+    model_type    the entry of config.json that names the kind, such as "llama"
+    architecture  the name of the model's class in transformers, such as "LlamaForCausalLM"
+    fixed         settings of a GPT that are the same for all models of this kind
+    settings      for the name of an entry in config.json, a pair: the name of the setting of a GPT
+                  that the entry gives, and the value where the entry is absent; the value `...`
+                  marks an entry that must be present
+    activations   for the name of an activation in config.json, our name for it
+    needed        for the name of an entry in config.json, the values that a GPT supports, of which
+                  the first is the value where the entry is absent; a model with another value is
+                  refused
+    prefix        the beginning of the names of all weights, except those of lm_head, the last
+                  linear map; files of models without lm_head omit this beginning
+    names         for the name of a weight in the files, our name for it, such as "lm_head.weight"
+                  and "head.weight.T" for its transpose; `with_biases` and `packed` explain this
+                  notation. N stands for the number of a block. A model need not have all these
+                  weights
+    buffers       a pattern for the names of constants, such as causal masks, that files written by
+                  old versions of transformers contain
+    rope          the base of rotary positions where config.json gives none; None if this kind of
+                  model has learned positions
+    blocks        entries about settings that may differ from block to block, such as the sliding
+                  window, with their values where they are absent
+    windowed      a function that returns, for each block, whether it has a sliding window, where
+                  config.json lacks layer_types. Its arguments are a `Reader` of config.json, and a
+                  list that says for each block whether it has rotary positions
     """
 
     model_type: str

@@ -178,8 +178,9 @@ def check_size(settings: dict[str, Any], files: list[Path]) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files in a folder that hold the weights: model.safetensors or, without it, the files that
-    model.safetensors.index.json lists. model.safetensors need not exist."""
+    """The files in a folder that hold the weights: model.safetensors or, if it does not exist,
+    those that model.safetensors.index.json lists. If neither exists, the list has model.safetensors
+    all the same, so that reading it raises an error."""
     weights, index = folder / _WEIGHTS, folder / f"{_WEIGHTS}.index.json"
     if weights.exists() or not index.exists():
         return [weights]
@@ -201,9 +202,9 @@ def _entries(
     names in the files lack the prefix of the layout, such as "model.".
 
     If they lack it, the names in the dictionary get it, except those of lm_head. If a dtype is
-    given, the arrays are converted to it; with "bfloat16", vectors become float32. Constants that
-    match the layout's `buffers` are left out. Raises ValueError for an unknown dtype, RuntimeError
-    for "bfloat16" without ml_dtypes.
+    given, the arrays are converted to it; with "bfloat16", vectors become float32. Constants such
+    as causal masks, whose names the pattern `layout.buffers` matches, are left out. Raises
+    ValueError for an unknown dtype, RuntimeError for "bfloat16" without the package ml_dtypes.
     """
     if dtype not in (None, *_FLOATS):
         raise ValueError(f"dtype = {dtype!r} must be {' or '.join(map(repr, _FLOATS))}")

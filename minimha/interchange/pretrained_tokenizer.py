@@ -36,8 +36,9 @@ class PretrainedTokenizer:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Read the files in the folder. Raises ValueError if tokenizer.json is missing or unusable,
-        or eos_token_id is not a token; RuntimeError without the package tokenizers."""
+        """Read the files in the folder. Raises ValueError if tokenizer.json is missing, if a file
+        that is read is unusable, or if an eos_token_id is neither a token nor a list of tokens;
+        RuntimeError without the package tokenizers."""
         self._folder = Path(folder)
         tokenizers = package("tokenizers")
         try:
@@ -111,7 +112,8 @@ class PretrainedTokenizer:
 
     def _template(self) -> tuple[dict[str, str], str]:
         """A dictionary of the special tokens that the chat template may use, such as
-        {"bos_token": "<s>"}, and the text of the template."""
+        {"bos_token": "<s>"}, and the text of the template. Raises ValueError if the model has
+        none."""
         settings, file = self._read("tokenizer_config.json"), self._folder / "chat_template.jinja"
         template = settings.get("chat_template")
         if isinstance(template, list):  # several templates, each with a name

@@ -70,9 +70,10 @@ def read(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
     bfloat16  whether entries of bfloat16 keep this dtype, which needs the package ml_dtypes; by
               default they become float32, which holds their values exactly
 
-    Raises OSError if there is no file; ValueError for a file that is incomplete or in another
-    format, and for entries of a dtype that is not supported, such as float8, all of which it
-    names; RuntimeError for bfloat16 without ml_dtypes. Nothing is unpickled.
+    Raises OSError if there is no file. Raises ValueError for a file that is incomplete or in
+    another format, and for entries of a dtype that is not supported, such as float8; the message
+    names all these entries. Raises RuntimeError for bfloat16 without ml_dtypes. Nothing is
+    unpickled.
     """
     return {
         name: _array(dtype, shape, bytearray(data), bfloat16=bfloat16)
@@ -83,9 +84,8 @@ def read(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
 def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
     """Like `read`, except that the arrays are views of the file: the operating system reads each
     part of them when it is first used, and may drop it when memory is short. Changes to the arrays
-    are not written to the file. An array that becomes float32, or is not aligned in the file, is a
-    copy.
-    """
+    are not written to the file. Two kinds of arrays are copies: those of bfloat16 that become
+    float32, and those that are not aligned in the file."""
     import mmap  # here, because the rest of the module works without it
 
     with Path(path).open("rb") as file:
@@ -116,7 +116,8 @@ def _read(path: str | Path, content: Any) -> list[tuple[str, str, list[int], mem
 
 
 def save(module: Module, path: str | Path) -> None:
-    """Write all parameters of a module to a safetensors file. Raises the errors of `write`."""
+    """Write all parameters of a module to a safetensors file. Raises the errors of `state`, which
+    copies the parameters, and of `write`."""
     write(state(module), path)
 
 
@@ -139,8 +140,9 @@ def bfloat16_of_numpy() -> np.dtype:
 
 
 def _packed(arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None) -> bytes:
-    """The bytes of a safetensors file with these arrays. They are sorted from the widest dtype to
-    the narrowest, so that each array begins at a multiple of the size of its numbers."""
+    """The bytes of a safetensors file with these arrays and, in its header, these metadata. The
+    arrays are sorted from the widest dtype to the narrowest, so that each begins at a multiple of
+    the size of its numbers."""
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     parts, start = [], 0
     for name, x in sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])):

@@ -61,8 +61,8 @@ def packed(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str
 
 
 def blank(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays of zeros with the shapes and dtypes of the arrays that `packed` would return. They
-    take almost no memory: each is a single 0, broadcast to its shape."""
+    """Arrays of zeros with the shapes and dtypes of the arrays that `packed` returns for the same
+    names and arrays. They take almost no memory: each is a single 0, broadcast to its shape."""
     found = {}
     for theirs, name in names.items():
         xs = [ours[part] for part in parts(name)]
@@ -73,7 +73,9 @@ def blank(names: Mapping[str, str], ours: Mapping[str, np.ndarray]) -> dict[str,
 
 
 def unpacked(names: Mapping[str, str], theirs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The other library's arrays under our names, on the host: the inverse of `packed`."""
+    """The inverse of `packed`: minimha's arrays by our names, on the host, from another library's
+    arrays `theirs`. `names` is the dictionary that `packed` takes, from the other library's names
+    to ours."""
     found: dict[str, np.ndarray] = {}
     for other, name in names.items():
         x, ours = backend.to_numpy(theirs[other]), parts(name)
@@ -83,10 +85,10 @@ def unpacked(names: Mapping[str, str], theirs: Mapping[str, Any]) -> dict[str, n
 
 
 def with_biases(names: Mapping[str, str], bias: bool) -> dict[str, str]:
-    """Expand names with a * into names for `packed`: that of a weight and, if `bias`, that of a
-    bias. The * stands for "weight" or "bias", and a ? for its first letter: {"out_proj.*": "?_o.T"}
-    becomes {"out_proj.weight": "w_o.T", "out_proj.bias": "b_o.T"}. Names without a * stay as they
-    are."""
+    """Expand a dictionary of short names to the `names` that `packed` takes. A name with a *
+    becomes two, that of a weight and, if `bias`, that of a bias: the * stands for "weight" or
+    "bias", and a ? for its first letter. So {"out_proj.*": "?_o.T"} becomes {"out_proj.weight":
+    "w_o.T", "out_proj.bias": "b_o.T"}. Names without a * stay as they are."""
     return {
         theirs.replace("*", kind): ours.replace("*", kind).replace("?", kind[:1])
         for theirs, ours in names.items()

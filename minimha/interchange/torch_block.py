@@ -15,7 +15,8 @@ from .torch_layer import beyond_torch, names_in_torch
 
 
 def _names(bias: bool) -> dict[str, str]:
-    """A dictionary from torch's names of the weights to ours, in the notation of `packed`."""
+    """A dictionary from torch's names of the weights to ours, as `packed` takes it; `bias` says
+    whether the block has biases."""
     attention = {f"self_attn.{x}": f"attention.{y}" for x, y in names_in_torch(bias=bias).items()}
     others = {
         "linear1.*": "mlp.widen.*.T", "linear2.*": "mlp.narrow.*.T",
@@ -71,11 +72,14 @@ def block_from_torch(
 ) -> Block:
     """The block with the weights of a `torch.nn.TransformerEncoderLayer`, on the host.
 
-    activation  "relu", or "gelu" for the tanh form: see `block_to_torch`
-
-    The arguments arrays, prefix and dropout are as in `from_torch`. num_heads, norm_first,
-    activation and norm_eps must be those of torch's layer, since the weights do not show them; the
-    defaults are torch's.
+    arrays                           its state_dict(), of torch's tensors or NumPy's arrays
+    num_heads, norm_first, norm_eps  those of torch's layer, since the weights do not show them
+                                     (norm_eps is its layer_norm_eps); the defaults are torch's
+    activation                       that of torch's layer: "relu", or "gelu" for the tanh form, see
+                                     `block_to_torch`
+    prefix                           the path to the layer in the state_dict() of a larger module:
+                                     "layers.0". Entries under other paths are ignored
+    dropout                          as in `Block`
 
     Raises ValueError, with all reasons, for entries that are missing, extra or of the wrong shape
     or dtype; TypeError for arrays that are not a dictionary.

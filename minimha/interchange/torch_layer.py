@@ -37,9 +37,10 @@ def to_torch(mha: MultiHeadAttention) -> dict[str, np.ndarray]:
 
 def names_in_torch(*, separate: bool = False, bias: bool) -> dict[str, str]:
     """A dictionary from torch's names of the weights to ours, such as {"out_proj.weight": "w_o.T"},
-    in the notation of `packed`.
+    as `packed` takes it.
 
-    separate  whether W^Q, W^K and W^V are three matrices instead of one
+    separate  whether torch's layer holds W^Q, W^K and W^V as three matrices instead of one
+    bias      whether it has biases
     """
     names = with_biases({"in_proj_*": "?_{q,k,v}.T", "out_proj.*": "?_o.T"}, bias)
     if separate:
