@@ -6,11 +6,13 @@ from ..functional.checks import integer
 
 
 def offset_of(who: str, t: int, s: int, offset: int | None = None, align: str | None = None) -> int:
-    """The offset of T query positions among S key positions, by the rules of `masks.causal`.
+    """The offset of T query positions among S key positions: query i is at key position i + offset.
+    It is `offset` if this is given; S − T for the align "bottom-right"; and 0 for "top-left", or if
+    T = S.
 
     who  the function or mask to name in messages
 
-    Raises as `causal` and `checked` do.
+    Raises ValueError if T ≠ S and neither offset nor align is given, and the errors of `checked`.
     """
     offset = checked(who, offset, align)
     if offset is not None:
@@ -27,7 +29,7 @@ def offset_of(who: str, t: int, s: int, offset: int | None = None, align: str | 
 def checked(who: str, offset: int | None, align: str | None) -> int | None:
     """Check offset and align, and return the offset as an integer, or None if it is None. Raises
     ValueError if both are given, or for an align other than None, "top-left" and "bottom-right";
-    TypeError for an offset that is not an integer."""
+    TypeError for an offset that is not an integer. Messages name the function or mask `who`."""
     if offset is not None and align is not None:
         raise ValueError(f"{who}: give offset or align, not both")
     if align not in (None, "top-left", "bottom-right"):

@@ -57,15 +57,17 @@ def equal(query: Array, key: Array) -> tuple[Array, Array, bool]:
 
 
 def intersection(one: Interval, other: Interval) -> Interval:
-    """The intersection of two intervals: the keys that are in both."""
+    """The keys that are in both of two intervals, for each query. An interval is a pair
+    (start, stop) of arrays with an entry for each query, and so is the result."""
     xp = namespace(one[0])
     start = xp.maximum(one[0], other[0])
     return start, xp.maximum(start, xp.minimum(one[1], other[1]))
 
 
 def union(one: Interval, other: Interval) -> tuple[Array, Array, bool]:
-    """The smallest interval that contains two intervals, and whether it is known that, for all
-    queries, there is no gap between the two."""
+    """The start and the stop of the smallest interval that contains both of two intervals, for each
+    query; and whether it is known that, for all queries, there is no gap between the two. An
+    interval is a pair (start, stop) of arrays with an entry for each query."""
     xp = namespace(one[0])
     one = _unless_empty(one, other)
     other = _unless_empty(other, one)

@@ -35,8 +35,9 @@ def sliding_window(
 ) -> Mask:
     """Query i sees key j where i + offset − left ≤ j ≤ i + offset + right.
 
-    left and right are integers of at least 0, or None for no limit on that side. The offset is that
-    of `causal`. Raises ValueError as `causal` does, and for a negative left or right.
+    left and right are integers of at least 0, or None for no limit on that side. offset and align
+    say where the queries are among the keys, as in `causal`. Raises ValueError as `causal` does,
+    and for a negative left or right.
     """
     name = "sliding_window"
     if left is not None:
@@ -71,7 +72,8 @@ def padding(lengths: Array | Sequence[int]) -> Mask:
 
 
 def keys(valid: Array) -> Mask:
-    """Every query sees the keys where valid (…, S) is True: padding anywhere in the sequence."""
+    """Every query sees the keys where valid (…, S) is True: padding anywhere in the sequence.
+    Raises TypeError unless valid is boolean."""
     return _Keys(valid)
 
 
@@ -80,7 +82,8 @@ def documents(ids: Array | Sequence[int], key_ids: Array | Sequence[int] | None 
 
     ids      (…, S) integers, the document of each key. Query i has the id of the key at its own
              position: ids[i] if T = S, else ids[i + offset] with the offset given to `Mask.at`
-    key_ids  for queries of another sequence: documents(query_ids, key_ids), (…, T) and (…, S)
+    key_ids  (…, S) integers, if queries and keys are two different sequences: the document of each
+             key; ids (…, T) is then the document of each query
 
     Raises TypeError unless the ids are integers, ValueError if their shapes do not fit the scores,
     or if T ≠ S and neither key_ids nor an offset is given.
@@ -110,7 +113,8 @@ def dense(array: Array) -> Mask:
 @dataclass(frozen=True, repr=False)
 class Band(Mask):
     """Query i sees key j where i + offset − left ≤ j ≤ i + offset + right; None for left or right
-    means no limit on that side."""
+    means no limit on that side. offset and align are those of `causal`, and name is that of the
+    public function that made the mask."""
 
     name: str  # of the public function, for repr
     left: int | None
@@ -120,7 +124,8 @@ class Band(Mask):
 
     def _ends(self, scores: Scores) -> tuple[int, int]:
         """The smallest and the largest difference j − i at which query i sees key j, limited to the
-        range from −T to S, outside of which there are no pairs."""
+        range from −T to S, outside of which there are no pairs. Raises ValueError if T ≠ S and
+        neither the mask nor `scores` says where the queries are among the keys."""
         t = scores.t
         s = scores.s
 
@@ -166,8 +171,8 @@ class Band(Mask):
 
     def at(self, offset: int) -> Mask:
         """This band for queries that start at key position `offset`, or the band itself if it has
-        an offset or align of its own. The result is a Band, too, so kernels cache its intervals,
-        and all layers of a model share them."""
+        an offset or align of its own. The result is a Band, too: kernels cache the intervals of a
+        Band, so all layers of a model share them."""
         offset = integer(offset, "at: offset", least=0)
         if self.offset is not None or self.align is not None:
             return self  # it has a place of its own
@@ -185,8 +190,12 @@ class Band(Mask):
 
 
 class _First(Mask):
-    """Every query sees the first n keys of its sequence. For `padding`, n is the length of the
-    sequence without its padding; for `prefix`, that of the prefix."""
+    """Every query sees the first n keys of its sequence.
+
+    name     "padding" or "prefix", the function that made the mask
+    n        the number of keys: (…) for each sequence, or an array without axes for all
+    longest  how many keys the scores have at least, for `Mask.sizes`
+    """
 
     def __init__(self, name: str, n: Array, longest: int) -> None:
         self.name = name
@@ -248,7 +257,8 @@ class _Keys(Mask):
 
 
 class _Documents(Mask):
-    """A query sees the keys that belong to the same document: those with the same id."""
+    """A query sees the keys that belong to the same document: those with the same id. The arguments
+    are those of `documents`."""
 
     def __init__(self, ids: Any, key_ids: Any = None) -> None:
         must = "documents: ids are integers, one per position"
@@ -378,11 +388,12 @@ def _fitting(
     mask: Mask, name: str, x: Array, meaning: str, scores: Scores, *positions: int
 ) -> Array:
     """Return x if its shape is (*batch, *positions), with the batch of the scores; raise ValueError
-    otherwise. positions is (S,) if x has an entry for each key, (T,) for each query, or () for each
-    sequence. If the scores have an offset, as in decoding, the last axis of x may be longer than
+    otherwise. If the scores have an offset, as in decoding, the last axis of x may be longer than
     positions say: the entries after the first S or T are left out.
 
-    name, meaning  what the message calls x and its required shape
+    positions            (S,) if x has an entry for each key, (T,) for each query, () for each
+                         sequence
+    mask, name, meaning  what the message says: the mask, and what it calls x and its required shape
     """
     # During decoding, an array of the whole sequence may be longer than the keys that there are.
     if scores.offset is not None and positions and x.ndim:

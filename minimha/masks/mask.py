@@ -17,7 +17,8 @@ from . import intervals
 
 class Scores(NamedTuple):
     """The scores that a mask is made for: their shape, the library and the device of the mask's
-    array, and which of its rows and columns are wanted."""
+    array (those of `like`), and which of its rows and columns are wanted (`queries` and `keys`).
+    The offset is the key position of the first query where more keys will follow, else None."""
 
     shape: tuple[int, ...]  # (…, H, T, S), or (T, S) alone
     like: Array  # an array of the library and on the device wanted
@@ -104,10 +105,11 @@ class Mask:
 
     A subclass defines `_array`, and also `_intervals` if it can tell without the array the interval
     of each query: the range start ≤ j < stop of the keys that it sees, see `KeyIntervals`. Both
-    methods compute only what is wanted, for `scores.queries_wanted` and `scores.keys_wanted`.
-    Intervals count from the first wanted key, and should be as short as possible, since kernels
-    skip the other keys. A class that defines `_array` and inherits `_intervals` from another kind
-    of mask raises a TypeError, since kernels would see the wrong keys.
+    methods are given a `Scores`, and compute only what it wants: the queries
+    `scores.queries_wanted` and the keys `scores.keys_wanted`. Intervals count from the first wanted
+    key, and should be as short as possible, since kernels skip the other keys. A class that defines
+    `_array` and inherits `_intervals` from another kind of mask raises a TypeError, since kernels
+    would see the wrong keys.
     """
 
     sizes: tuple[int, ...] = ()
@@ -142,6 +144,7 @@ class Mask:
         """Which blocks of the scores are empty, with all pairs hidden, and which are full, with no
         pair hidden.
 
+        shape    that of the scores, (…, H, T, S) or (T, S)
         block    (queries, keys) in a block; the last blocks may be smaller
         like     as in `array`
         returns  (empty, full), booleans (…, ⌈T/queries⌉, ⌈S/keys⌉) that broadcast over the heads
@@ -194,8 +197,8 @@ class Mask:
         scores.
 
         shape          that of the scores of the whole sequence, (…, H, T, S) or (T, S)
-        queries, keys  slices of its positions, without a step
-        heads          a slice of its heads
+        queries, keys  which of the T queries and of the S keys: slices without a step
+        heads          which of the H heads: a slice
 
         For attention in parts, such as `parallel.ring_attention`. Of the whole array, nothing but
         the entries of this part is built.

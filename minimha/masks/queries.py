@@ -12,12 +12,16 @@ from .mask import AnyMask, KeyIntervals, Mask, Scores
 
 
 def resolve(mask: AnyMask, query: Array, key: Array) -> Array | None:
-    """The boolean array of a mask or of a bare array, for these shapes; None for no mask.
+    """The boolean array of a mask, True = may attend: it broadcasts to (…, H, T, S). None if the
+    mask is None.
 
-    query (…, H, T, D), key (…, G, S, D); the array broadcasts to (…, H, T, S). A bare array is
-    read as `dense`. One of shape (B, S) raises a ValueError, even if it is meant as (T, S) with
-    T = B: otherwise it would silently broadcast over queries instead of the batch. So does one of
-    shape (B, T, S) with B = H > 1, which could also be (H, T, S).
+    mask        one of `minimha.masks`, or a bare boolean array, which is read as `masks.dense`
+    query, key  (…, H, T, D) and (…, G, S, D), read for their shapes; the result has the library and
+                the device of query
+
+    A bare array of shape (B, S) raises a ValueError, even if it is meant as (T, S) with T = B:
+    otherwise it would silently broadcast over queries instead of the batch. So does one of shape
+    (B, T, S) with B = H > 1, which could also be (H, T, S).
     """
     if mask is None:
         return None
@@ -27,18 +31,19 @@ def resolve(mask: AnyMask, query: Array, key: Array) -> Array | None:
 
 def key_intervals(mask: AnyMask, query: Array, key: Array) -> KeyIntervals | None:
     """The interval start ≤ j < stop of the keys j that each query sees, and the mask `inside` that
-    says which of them: see `KeyIntervals`. None for no mask.
+    says which of them: see `KeyIntervals`. None if the mask is None. Arguments and errors are those
+    of `resolve`, which returns the array of a mask.
 
     Attention in blocks skips the keys that no query of a block sees. It needs an array only if
     `inside` is a mask: then `inside.array(…, queries=…)` builds the rows of a block. The intervals
-    take O(T + S) memory per sequence, in addition to the array of `dense`, and of documents with
-    ids on a device. Arguments and errors are those of `resolve`.
+    take O(T + S) memory per sequence; those of `dense`, and of documents with ids on a device, also
+    take that of a whole array.
 
     `inside` is None for causal, sliding_window, padding and prefix, and for keys, documents and
     dense if each query sees one run of keys; for a & b of such masks; and for a | b if the
     intervals of each query meet, as in causal() | prefix(n). For queries on a device, where the
-    host would have to wait to find out more, it is None only for the first four, for documents with
-    ids on the host if each query sees one run of keys, and for a & b of these.
+    host would have to wait to find out more, `inside` is None only for the first four, for
+    documents with ids on the host if each query sees one run of keys, and for a & b of these.
     """
     if mask is None:
         return None
@@ -47,10 +52,12 @@ def key_intervals(mask: AnyMask, query: Array, key: Array) -> KeyIntervals | Non
 
 
 def empty_rows(mask: Mask | Array, shape: Sequence[int], *, like: Any = None) -> Array:
-    """The queries that may attend to nothing, boolean (…, H, T): their output is 0.
+    """For each query, True if it may attend to nothing, so that its output is 0: boolean (…, H, T).
 
-    shape is that of the scores, (…, H, T, S) or (T, S); like as in `Mask.array`. A bare boolean
-    array is taken as in `resolve`, and the result is an array of its library.
+    mask   one of `minimha.masks`, or a bare boolean array, which is read as in `resolve`
+    shape  that of the scores, (…, H, T, S) or (T, S)
+    like   an array of the library and on the device wanted. By default the result has those of a
+           bare array, and is a NumPy array for one of `minimha.masks`
     """
     if not isinstance(mask, Mask):
         mask = boolean(mask, "mask")
@@ -62,8 +69,8 @@ def empty_rows(mask: Mask | Array, shape: Sequence[int], *, like: Any = None) ->
 
 def typed(mask: Mask | Array, scores: Sequence[int]) -> Mask:
     """Return a `Mask` unchanged, and a bare boolean array as a `dense` mask. scores is the shape
-    (…, H, T, S) of the scores. Raises ValueError for an array of a shape with two readings, such
-    as (B, S), as `resolve` does."""
+    (…, H, T, S) of the scores. Raises ValueError for an array of a shape with two readings: (B, S),
+    which could be (T, S); and (B, T, S) with B = H > 1, which could be (H, T, S)."""
     if isinstance(mask, Mask):
         return mask
     array = boolean(mask, "mask")

@@ -84,7 +84,8 @@ class KeyValueCache:
         """The keys (…, G, S, D) and values (…, G, S, Dv) held, with the new ones appended; the
         cache itself does not change.
 
-        Raises ValueError if the batch size or the number of heads differs from earlier calls.
+        Raises ValueError if the batch size, the number of heads or their width differs from earlier
+        calls.
         """
         if self.keys is None:
             return keys, values

@@ -38,7 +38,8 @@ class WithProjections(Module):
             object.__setattr__(self, name, value)
 
     def _check_bilinear(self) -> None:
-        """Raise ValueError for settings that the bilinear form cannot represent."""
+        """Raise ValueError for settings that the bilinear form cannot represent: qk_norm, rope, and
+        a nonzero b_k together with a softcap or a sink."""
         # These two act on Q and K themselves, which the bilinear form does not make.
         between = ""
         if self.norm_q is not None:

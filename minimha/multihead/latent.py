@@ -44,7 +44,7 @@ class LatentAttention(Module):
     rope_dim      Dr, the width of the rotated part
     v_head_dim    Dv, by default D
     query_latent  Cq, the width of c_q; by default queries are made from x itself, c_q = x
-    rope          the rotation; None for none
+    rope          the settings of the rotation, a `positions.Rope`; None for none
     dropout, rng, dtype
                   as in `MultiHeadAttention`
 
@@ -141,7 +141,7 @@ class LatentAttention(Module):
                   positions, whose keys and values would otherwise be made again in every call
         cache     holds [c k^R], one key (…, 1, S, C + Dr) for all heads, and values of width 0
 
-        The other arguments and the errors are those of `MultiHeadAttention`.
+        The other arguments and the errors are those of a call of `MultiHeadAttention`.
         """
         past = positions_in(cache)
         check_input("x", x, "M", self.d_model)
@@ -209,7 +209,7 @@ class LatentAttention(Module):
 
 
 def _by_head(w: Any, num_heads: int) -> Any:
-    """Cut w (C, H·D), in which the matrices of all heads stand side by side, into a matrix for each
-    head, (H, C, D), without copying entries."""
+    """Cut w (C, H·D), in which the matrices of H = num_heads heads stand side by side, into a
+    matrix for each head, (H, C, D), without copying entries."""
     w = ops.reshape(w, shape=(w.shape[0], num_heads, -1))  # (C, H, D)
     return ops.permute_dims(w, axes=(1, 0, 2))  # (H, C, D)

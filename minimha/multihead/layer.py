@@ -170,17 +170,18 @@ class MultiHeadAttention(WithProjections):
         """The output (…, T, M) of query (…, T, M), key (…, S, Mk) and value (…, S, Mv) and, with
         return_weights, the weights (…, H, T, S).
 
-        Without a key this is self-attention; without a value, the value is the key. mask, bias,
-        keep, return_weights and implementation are those of `scaled_dot_product_attention`.
+        Without a key this is self-attention; without a value, the value is the key. mask says which
+        keys each query may attend to, bias is added to the scores, and keep says which weights
+        dropout keeps: these three, return_weights and implementation are those of
+        `scaled_dot_product_attention`.
 
-        cache  stores the keys and values of earlier calls: S counts these and the new ones. Masks,
-               rope and alibi take the T queries as the last positions; lengths, ids and valid keys
-               in masks may be those of the whole sequence. mask, bias and keep have entries for
-               positions that the cache has evicted; the weights returned have none
-        rng    draws which weights dropout keeps; without rng and keep there is no dropout
-        positions
-               integers (T,) for rope: where queries and keys are in a sequence of which they are a
-               part; by default 0 … T − 1, or after the positions in the cache
+        cache      stores the keys and values of earlier calls: S counts these and the new ones.
+                   Masks, rope and alibi take the T queries as the last positions; lengths, ids and
+                   valid keys in masks may be those of the whole sequence. mask, bias and keep have
+                   entries for positions that the cache has evicted; the weights returned have none
+        rng        draws which weights dropout keeps; without rng and keep there is no dropout
+        positions  integers (T,) for rope: where queries and keys are in a sequence of which they
+                   are a part; by default 0 … T − 1, or after the positions in the cache
 
         Raises ValueError for an input of the wrong width, TypeError for one that is not an array of
         floating-point numbers.
@@ -259,7 +260,8 @@ class MultiHeadAttention(WithProjections):
         return out
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Self:
-        """A copy with its projections in another form: see `projections.Form.convert`.
+        """A copy whose projections have another form: `form` is its name in `projections.FORMS`.
+        head_dim and the errors are those of `projections.Form.convert`.
 
         Also raises ValueError for the bilinear form if the layer has rope or qk_norm, which act
         between W^Q and W^K, or a nonzero b_k together with a softcap or a sink.
@@ -319,7 +321,8 @@ class MultiHeadAttention(WithProjections):
         return past
 
     def _check_widths(self, query: Any, key: Any, value: Any) -> None:
-        """Raise unless query, key and value are (…, T, M), (…, S, Mk) and (…, S, Mv)."""
+        """Raise TypeError or ValueError, as `check_input` does, unless query, key and value are
+        (…, T, M), (…, S, Mk) and (…, S, Mv)."""
         sizes = self.projections.sizes
         check_input("query", query, "M", sizes.d_model)
         check_input("key", key, "Mk", sizes.kdim)

@@ -44,14 +44,15 @@ def multi_head_attention(
 
     query (…, T, M), key (…, S, Mk), value (…, S, Mv), w_q (M, H·D), w_k (Mk, G·D), w_v (Mv, G·Dv),
     w_o (H·Dv, N), and each bias has an entry for each column of its matrix; out (…, T, N), weights
-    (…, H, T, S). H is num_heads, and G is num_kv_heads, by default H.
+    (…, H, T, S). H is num_heads, and G is num_kv_heads, by default H. mask is one of
+    `minimha.masks`, or a boolean array, True = may attend; None hides nothing.
 
-    The backward pass calls the pullbacks of the parts in reverse order. The gradient of b_k is
-    zero up to rounding: b_k adds the same number to every score of a row, which does not change the
+    The backward pass calls the pullbacks of the parts in reverse order. The gradient of b_k is zero
+    up to rounding: b_k adds the same number to every score of a row, which does not change the
     softmax.
 
-    Raises ValueError for shapes that do not match, or if num_heads or num_kv_heads does not divide
-    the columns.
+    Raises ValueError for shapes that do not match, or if num_heads does not divide the columns of
+    w_q, or num_kv_heads those of w_k and w_v.
     """
     num_heads = integer(num_heads, "num_heads")
     groups = num_heads if num_kv_heads is None else integer(num_kv_heads, "num_kv_heads")
@@ -91,7 +92,8 @@ def multi_head_attention(
 
 
 def _check_columns(num_heads: int, groups: int, widths: list[int]) -> None:
-    """Raise ValueError unless these numbers of heads divide the columns of w_q, w_k and w_v."""
+    """Raise ValueError unless num_heads divides the columns of w_q, and `groups`, the number of key
+    and value heads, those of w_k and w_v. `widths` lists the columns of w_q, w_k and w_v."""
     counts = num_heads, groups, groups
     if min(counts) < 1 or any(width % n for width, n in zip(widths, counts, strict=True)):
         raise ValueError(

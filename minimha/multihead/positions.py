@@ -62,8 +62,9 @@ def sinusoidal(
 
 
 class Learned(Embedding):
-    """A learned table (N, M) of positions: one row for each of the N positions of the context,
-    initialised with standard deviation std by a generator or a seed."""
+    """A learned table (N, M) of positions: N = context rows, one for each position, of M = width
+    numbers. A generator or seed, rng, draws them from the normal distribution with standard
+    deviation std."""
 
     def __init__(
         self, context: int, width: int, *, std: float = 0.02, rng: Rng = 0, dtype: str = "float32"
@@ -89,8 +90,14 @@ class Learned(Embedding):
 
 
 class Rope(NamedTuple):
-    """The settings of rotary positions: arguments of `functional.rope`. A call with queries or keys
-    rotates them."""
+    """The settings of rotary positions: they are arguments of `functional.rope`. A call with
+    queries or keys rotates them.
+
+    base         pair i of columns rotates by base^(−2i/width) from one position to the next
+    width        how many of the first columns rotate; None for all D
+    interleaved  whether pair i is columns 2i and 2i + 1; otherwise i and i + width/2
+    scaling      `Llama3(…)`, which makes some pairs rotate more slowly; None for no change
+    """
 
     base: float = 10000.0
     width: int | None = None
@@ -98,13 +105,15 @@ class Rope(NamedTuple):
     scaling: Llama3 | None = None
 
     def __call__(self, x: Any, offset: int = 0, positions: Any = None) -> Any:
-        """Rotate the queries or keys x (…, T, D), as `functional.rope` does with these settings."""
+        """Rotate the queries or keys x (…, T, D), as `functional.rope` does with these settings.
+        The rows are at the positions offset, …, offset + T − 1 or, if given, at `positions`,
+        integers (T,) or (…, T)."""
         return rope(x, offset=offset, positions=positions, **self._asdict())
 
 
 def alibi_slopes(num_heads: int) -> Array:
-    """The slope of each head, by which its bias decreases with each step of distance: (H,) in
-    float64, on the host.
+    """The slope of each of H = num_heads heads, by which its bias decreases with each step of
+    distance: (H,) in float64, on the host.
 
     For H a power of two, the slopes are 2^(−8/H), 2^(−16/H), …, 2^(−8). Otherwise they are those
     for P heads, with P the largest power of two below H, followed by the first H − P of the 1st,
@@ -131,7 +140,8 @@ def alibi(
     align: str | None = None,
     like: Any = None,
 ) -> Array:
-    """The bias (H, T, S) to add to scores: −slope · |i + offset − j|, with the slope of the head.
+    """The bias (H, T, S) to add to scores, with H = num_heads, T = t, S = s: −slope · |i + offset −
+    j| for query i and key j, where the slope of the head is an entry of `alibi_slopes(H)`.
 
     With a causal mask of the same offset, this is the bias of the paper; without one it decreases
     on both sides. With T = S the offset is 0 unless given; otherwise give offset=… or

@@ -24,8 +24,8 @@ class QKNorm(NamedTuple):
     plus_one: bool = False
 
     def width(self, num_heads: int, head_dim: int) -> int:
-        """The length of the weight of the norm: H·D if all heads are normalised together, else
-        D."""
+        """The length of the weight of the norm, for queries or keys in num_heads heads of width
+        head_dim: the product of the two if all heads are normalised together, else head_dim."""
         return num_heads * head_dim if self.all_heads else head_dim
 
     def __call__(self, x: Any, weight: Any) -> Any:

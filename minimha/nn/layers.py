@@ -16,7 +16,8 @@ from .module import Module, parameter
 class Linear(Module):
     """y = x · weight + bias, with x (…, M), weight (M, N), bias (N,).
 
-    Weights start normal with the standard deviation std, by default 1/√M; biases start at 0.
+    M is in_features, N is out_features. A generator or seed, rng, draws the weights from the normal
+    distribution with the standard deviation std, by default 1/√M; biases start at 0.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class Linear(Module):
 
 
 class LayerNorm(Module):
-    """`functional.layer_norm` with its weight and bias, over a last axis of the given width."""
+    """`functional.layer_norm` with its weight and, if `bias`, its bias, over a last axis of the
+    given width; eps is that of the function."""
 
     def __init__(
         self,
@@ -68,7 +70,8 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """`functional.rms_norm` with its weight, over a last axis of the given width.
+    """`functional.rms_norm` with its weight, over a last axis of the given width; eps is that of
+    the function.
 
     plus_one  whether the norm multiplies by 1 + weight, and the weight starts at 0, as in Gemma:
               weight decay then draws the factor to 1, not to 0
@@ -97,7 +100,8 @@ class RMSNorm(Module):
 
 
 class Embedding(Module):
-    """A table (N, M) of embeddings, initialised with the given standard deviation.
+    """A table (N, M) of embeddings: N = count rows of M = width numbers. A generator or seed, rng,
+    draws them from the normal distribution with standard deviation std.
 
     If the table is of bfloat16, a call converts the rows that it returns to float32.
     """
@@ -151,7 +155,11 @@ class MLP(Module):
 
     widen and gate are linear maps M -> hidden, and narrow is a linear map hidden -> M.
 
-    hidden  4 M by default
+    d_model     M
+    hidden      4 M by default
+    activation  one of the four names above
+    bias        whether the linear maps have biases
+    rng         a generator or a seed, which draws their weights
 
     Source: Vaswani et al. (2017), section 3.3; Shazeer, "GLU Variants Improve Transformer" (2020).
     """

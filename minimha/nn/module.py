@@ -47,7 +47,8 @@ class Module:
             tensor.grad = None
 
     def to(self, library: str, device: Any = None) -> Module:
-        """Move all Tensors, in place, to an array library ("numpy", "cupy", "torch", …).
+        """Move all Tensors, in place, to an array library ("numpy", "cupy", "torch", …), and to a
+        device of this library, by default the library's default device. Gradients are set to None.
 
         Returns the module itself. Raises RuntimeError for a library that this machine lacks.
         """

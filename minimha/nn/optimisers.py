@@ -27,6 +27,8 @@ class Optimiser:
                 "params" and settings of their own: {"params": biases, "weight_decay": 0.0}
     lr          learning rate, an attribute that may be changed between steps; a group with an "lr"
                 of its own uses that instead
+    settings    the other settings of the subclass, such as weight_decay, for groups without their
+                own
 
     A step skips parameters whose .grad is None. A tied parameter is updated once.
 
@@ -81,7 +83,9 @@ class Optimiser:
         states: list[State],
         settings: Mapping[str, Any],
     ) -> list[Array]:
-        """The next values of several parameters, by default from a call of `update` for each."""
+        """The next values of several parameters `ps` with the gradients `gs`, all with the same
+        settings; by default from a call of `update` for each. Changes their `states`, which are in
+        the same order."""
         return [self.update(*one, settings) for one in zip(ps, gs, states, strict=True)]
 
     def step(self) -> None:
@@ -192,7 +196,8 @@ class Optimiser:
 
 
 def _groups(parameters: Parameters, known: set[str]) -> list[dict[str, Any]]:
-    """Groups, each with a list of its parameters: a single group if parameters are Tensors.
+    """The groups, dictionaries that each have a list of their parameters as "params": a single
+    group if parameters are Tensors.
 
     known  the settings that a group may have
 
@@ -271,9 +276,10 @@ class SGD(Optimiser):
 
         g ← g + weight_decay · p,   b ← momentum · b + g,   p ← p − lr · b
 
-    The other arguments are those of `Optimiser`. Source: Sutskever et al., "On the importance of
-    initialization and momentum in deep learning" (2013), in PyTorch's form: lr multiplies b, not g,
-    so a new lr also applies to past gradients.
+    p is a parameter, g its gradient, and b, at first 0, the sum of past gradients, each multiplied
+    by `momentum` at every later step. The other arguments are those of `Optimiser`.
+    Source: Sutskever et al., "On the importance of initialization and momentum in deep learning"
+    (2013), in PyTorch's form: lr multiplies b, not g, so a new lr also applies to past gradients.
     """
 
     def __init__(
@@ -311,9 +317,10 @@ class Adam(Optimiser):
         m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
         p ← p − lr · m̂ / (√v̂ + eps),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
 
-    t counts the steps of each parameter. Without decay, a positive factor on all gradients hardly
-    changes a step, unless they are near eps or their squares overflow. The decay passes through m
-    and v: see `AdamW`. The other arguments are those of `Optimiser`.
+    p is a parameter and g its gradient; m and v start at 0; betas are β₁ and β₂; t counts the steps
+    of each parameter. Without decay, a positive factor on all gradients hardly changes a step,
+    unless they are near eps or their squares overflow. The decay passes through m and v: see
+    `AdamW`. The other arguments are those of `Optimiser`.
     Source: Kingma and Ba, "Adam" (2015), algorithm 1.
     """
 
@@ -359,8 +366,8 @@ class Adam(Optimiser):
         states: list[State],
         settings: Mapping[str, Any],
     ) -> list[Array]:
-        """The next values of parameters. `AdamW` overrides this method, to decay in another way,
-        and inherits all others."""
+        """The next values of parameters; the arguments are those of `_update_all`. `AdamW`
+        overrides this method, to decay in another way, and inherits all others."""
         # The decay is the gradient of ½ weight_decay · Σ p², and part of g.
         if settings["weight_decay"]:
             gs = [g + settings["weight_decay"] * p for p, g in zip(ps, gs, strict=True)]
@@ -374,8 +381,9 @@ class Adam(Optimiser):
         settings: Mapping[str, Any],
         decay: float,
     ) -> list[Array]:
-        """The next value of each parameter, decay · p − lr · m̂ / (√v̂ + eps). Updates m, v and t
-        in the states."""
+        """The next value of each parameter p, decay · p − lr · m̂ / (√v̂ + eps), where `decay` is a
+        factor and the other letters are those of `Adam`. Updates m, v and t in the states. ps, gs
+        and states are the parameters, their gradients and their states, in the same order."""
         # Parameters in the same place, of the same dtype and with the same t are updated together.
         alike: dict[Any, list[int]] = {}
         for k, p in enumerate(ps):
@@ -427,7 +435,10 @@ def _adamw(
 ) -> tuple[Array, Array, Array]:
     """The next p, m and v, where rate and eps already contain the corrections of m̂ and v̂:
 
-    m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²,  p ← decay · p − rate · m / (√v + eps)
+        m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²,  p ← decay · p − rate · m / (√v + eps)
+
+    p is a parameter and g its gradient; m and v are the means of past g and g²; betas are β₁ and
+    β₂.
     """
     beta1, beta2 = betas
     m = (1 - beta1) * g + beta1 * m  # the mean of recent gradients
@@ -473,7 +484,8 @@ class AdamW(Adam):
 
 
 def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups for an optimiser: parameters with two or more axes decay, others do not.
+    """Two groups for an optimiser: parameters with two or more axes decay, by weight_decay; others
+    do not.
 
     So the matrices of linear maps and the tables of embeddings decay; the weights of norms and
     biases do not, except b_qk of the bilinear form, which has two axes.
@@ -488,13 +500,15 @@ def decay_groups(model: Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: Any = None) -> Any:
-    """Scale all gradients by min(1, max_norm / (norm + 1e-6)); return their norm before scaling.
+    """Scale the gradients of parameters by min(1, max_norm / (norm + 1e-6)); return their norm.
 
-    All gradients together count as one vector, which may become shorter but keeps its direction. If
-    any entry is NaN, the norm and all entries become NaN. If the sum of the squares is infinite, so
-    is the norm: for a finite max_norm, infinite entries become NaN and all finite ones 0. For
-    float32 and float64, `torch.nn.utils.clip_grad_norm_` of torch 2.13 does the same.
-    With a communicator of `mh.parallel`, the gradients of all its ranks together are the vector.
+    All gradients together count as one vector, which may become shorter but keeps its direction.
+    The norm is its length before scaling. If any entry is NaN, the norm and all entries become NaN.
+    If the sum of the squares is infinite, so is the norm: for a finite max_norm, infinite entries
+    become NaN and all finite ones 0. For float32 and float64, `torch.nn.utils.clip_grad_norm_` of
+    torch 2.13 does the same.
+    With comm, a communicator of `mh.parallel`, the gradients of all its ranks together are the
+    vector.
     16-bit gradients are squared, added and scaled in float32.
     The norm is a number; on a device it is an array without axes, and only reading it waits for the
     device.
@@ -537,9 +551,11 @@ def _square_of_norm(gradients: list[Array]) -> Array:
 
 
 def _clipped(gradients: list[Array], square: Array, max_norm: float) -> tuple[Array, list[Array]]:
-    """The norm, and the gradients times min(1, max_norm / (norm + 1e-6)), on a device.
+    """The norm of the gradients, and the gradients times min(1, max_norm / (norm + 1e-6)), on a
+    device. `square` is the square of the norm.
 
-    They are multiplied even if the factor is 1, since the host does not wait to learn the norm.
+    The gradients are multiplied even if the factor is 1, since the host does not wait to learn the
+    norm.
     """
     if gradients and (fast := device_kernel("clipped", gradients[0])):
         clipped = fast(gradients, square, max_norm)

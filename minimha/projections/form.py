@@ -38,11 +38,12 @@ class Sizes(NamedTuple):
         num_heads: int,
         **sizes: int | None,
     ) -> Self:
-        """All sizes from the given ones: by default G is H, D is M/H, Dv is D, Mk is M and Mv is
-        Mk.
+        """All sizes from the given ones. Those that are absent or None have defaults:
+        num_kv_heads = num_heads, head_dim = d_model / num_heads, v_head_dim = head_dim,
+        kdim = d_model, vdim = kdim.
 
-        Raises ValueError for a size below 1, for an H that is not a multiple of G, and where D is
-        not given and H does not divide M.
+        Raises ValueError for a size below 1, if num_heads is not a multiple of num_kv_heads, and if
+        head_dim is not given and d_model is not a multiple of num_heads.
         """
         d_model = integer(d_model, "d_model")
         num_heads = integer(num_heads, "num_heads")
@@ -97,14 +98,16 @@ def form_named(name: str) -> type[Any]:
 class Form(Module):
     """The linear maps of Q, K and V, their weights held in one of the `FORMS`.
 
-    The weights are attributes: Tensors, lists with one Tensor per head, or None for a missing
-    bias. (During a conversion they are arrays.)
+    The weights are attributes: Tensors, lists with one Tensor per head, or None for a missing bias.
+    (During a conversion they are arrays.)
 
+    sizes             the widths of the inputs and of the heads, and the numbers of heads
     form              the name in `FORMS`
     rearranges        whether the weights are those of the stacked form in another order, so that
                       gradients can be converted too
-    truncation_error  the norm of what a conversion from the bilinear form cut off from W, relative
-                      to the norm of W
+    truncation_error  how much a conversion from the bilinear form cut off: the norm of what is
+                      missing from all W_i = W_i^Q W_i^Kᵀ, with b_qk, relative to their norm;
+                      otherwise 0
     """
 
     sizes: Sizes
@@ -126,7 +129,8 @@ class Form(Module):
         with the heads side by side. Attention stays the same, up to rounding, and this form is not
         changed.
 
-        Raises ValueError in the bilinear form if W_i has a higher rank than D.
+        Raises ValueError in the bilinear form if W_i = W_i^Q W_i^Kᵀ, the matrix of a head, has a
+        higher rank than D.
         """
         raise NotImplementedError
 
@@ -166,22 +170,26 @@ class Form(Module):
         return found
 
     def convert(self, form: str, *, head_dim: int | None = None) -> Form:
-        """A copy in another form, with the same outputs and the same gradients of the inputs. The
-        parameters are new: an optimiser of the old ones does not update them, and tied weights are
-        no longer tied. All new parameters require gradients if any of the old ones does.
+        """A copy in another form, whose name in `FORMS` is `form`. Up to rounding, attention has
+        the same outputs and the same gradients of the inputs, unless head_dim cuts off a part of
+        the weights. The parameters are new: an optimiser of the old ones does not update them, and
+        tied weights are no longer tied. All new parameters require gradients if any of the old ones
+        does.
 
-        head_dim  D, for a conversion from the bilinear form: W_i is approximated with this rank by
-                  its singular values, together with its bias and the heads that share its W^K. The
-                  copy's `truncation_error` says how much of W is cut off. If D is larger than the
-                  rank, the columns beyond the rank are zero in both factors; so are their
-                  gradients, and training leaves them zero
+        head_dim  D, for a conversion from the bilinear form: W_i = W_i^Q W_i^Kᵀ, the matrix of a
+                  head, is replaced by its best approximation of rank D. A bias b_qk and the heads
+                  that share one W^K are approximated together with it. The copy's
+                  `truncation_error` says how much is cut off. If D is larger than the rank, the
+                  columns beyond the rank are zero in both factors; so are their gradients, and
+                  training leaves them zero
 
         Between the forms per-head, stacked and fused, gradients are converted as well if every
         weight has one. The bilinear form omits b_k, which adds the same number to all scores of a
         query and so has no effect on their softmax.
 
-        Raises ValueError, with the reason, for weights that the form cannot represent and, without
-        a head_dim, where W_i has a higher rank than D.
+        Raises ValueError, with the reason, for an unknown form, for weights that the form cannot
+        represent, for a head_dim in any other conversion and, without a head_dim, if W_i has a
+        higher rank than D.
         """
         target = form_named(form)
         if head_dim is not None and (self.form != "bilinear" or form == "bilinear"):
@@ -229,8 +237,9 @@ class Form(Module):
 
 
 def ranks(sigma: Array, matrices: Array) -> list[int]:
-    """How many of the descending singular values (H, N) of each of these H matrices are larger than
-    rounding errors."""
+    """The rank of each of n matrices, as far as rounding errors let it be known: how many of its
+    singular values sigma (n, N), in descending order, are larger than the limit of `rounding`, to
+    which `matrices` is passed."""
     xp = namespace(sigma)
     larger = sigma > rounding(sigma, matrices)  # (H, N)
     counts = xp.sum(xp.astype(larger, xp.int64), axis=1)  # (H,)
@@ -238,8 +247,13 @@ def ranks(sigma: Array, matrices: Array) -> list[int]:
 
 
 def rounding(sigma: Array, matrices: Array) -> Array:
-    """For each of H matrices with the singular values sigma (H, N), a limit (H, 1): a singular
-    value up to this limit may be a mere rounding error."""
+    """For each of n matrices, a limit (n, 1): a singular value up to this limit may be a mere
+    rounding error.
+
+    sigma     the singular values (n, N) of the matrices, in descending order
+    matrices  an array like the matrices: its longest axis and the precision of its dtype say how
+              large rounding errors are, relative to the largest singular value
+    """
     eps = float(backend.finfo(matrices).eps)
     largest = sigma[:, :1]  # (H, 1)
     return max(matrices.shape) * eps * largest

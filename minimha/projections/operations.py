@@ -16,7 +16,7 @@ from ..functional.linear import WantedOfMaps, linear_maps
 
 
 def split_heads(x: Array, num_heads: int) -> Array:
-    """(…, T, H·D) -> (…, H, T, D) for an array: the inverse of `merge_heads`.
+    """(…, T, H·D) -> (…, H, T, D) for an array, with H = num_heads: the inverse of `merge_heads`.
 
     Raises ValueError if H does not divide the last axis, or if x has only one axis.
     """
@@ -39,7 +39,8 @@ def merge_heads(x: Array) -> Array:
 
 
 def of_roles(x: Array, h: int, g: int, d: int) -> tuple[Array, Array, Array]:
-    """Cut the columns of x (…, (H + G)·D + G·Dv) into those of Q, of K and of V."""
+    """Cut the columns of x (…, (H + G)·D + G·Dv) into those of Q, of K and of V; h, g and d are H,
+    G and D."""
     end_q = h * d
     end_k = end_q + g * d
     q = x[..., :end_q]  # (…, H·D)
@@ -65,7 +66,7 @@ def project_in(
 ) -> tuple[Array, Pullback]:
     """y = split_heads(x w + b).   The gradients are those of `linear`, with merge_heads(dy) as dy.
 
-    x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D).
+    x (…, T, M), w (M, H·D), b (H·D,), y (…, H, T, D), with H = num_heads.
     """
     groups = WantedOfMaps(wanted.x, (wanted.w,), (wanted.b,))
     (y,), pull = linear_maps(x, (w,), (b,), wanted=groups)  # (…, T, H·D)
@@ -94,8 +95,8 @@ def project_self(
 
     dx = dq w_qᵀ + dk w_kᵀ + dv w_vᵀ, with dq = merge_heads(dQ), and so on.
 
-    x (…, T, M), w_q (M, H·D), w_k (M, G·D), w_v (M, G·Dv), b_q (H·D,), b_k (G·D,), b_v (G·Dv,);
-    Q (…, H, T, D), K (…, G, T, D), V (…, G, T, Dv).
+    x (…, T, M), w_q (M, H·D), w_k (M, G·D), w_v (M, G·Dv), b_q (H·D,), b_k (G·D,), b_v (G·Dv,); Q
+    (…, H, T, D), K (…, G, T, D), V (…, G, T, Dv), with H = num_heads, G = num_kv_heads.
     """
     groups = WantedOfMaps(
         wanted.x,
@@ -141,8 +142,8 @@ def project_fused(
 
     The gradients are those of `linear`, with the merged dQ, dK and dV side by side as dy.
 
-    x (…, T, M), w (M, (H + G)·D + G·Dv), b ((H + G)·D + G·Dv,); Q (…, H, T, D), K (…, G, T, D),
-    V (…, G, T, Dv).
+    x (…, T, M), w (M, (H + G)·D + G·Dv), b ((H + G)·D + G·Dv,); Q (…, H, T, D), K (…, G, T, D), V
+    (…, G, T, Dv), with H = num_heads, G = num_kv_heads, D = head_dim.
     """
     groups = WantedOfMaps(wanted.x, (wanted.w,), (wanted.b,))
     (y,), pull = linear_maps(x, (w,), (b,), wanted=groups)  # (…, T, (H + G)·D + G·Dv)
@@ -165,7 +166,9 @@ def project_fused(
 def _side_by_side(dheads: tuple[Array | None, ...], shapes: tuple[Any, ...]) -> Array:
     """The merged dQ, dK and dV as columns of one array, (…, T, (H + G)·D + G·Dv).
 
-    shapes  the shapes of Q, K and V. If a gradient is None, its columns are zeros
+    dheads  dQ (…, H, T, D), dK (…, G, T, D), dV (…, G, T, Dv); zeros take the place of those that
+            are None
+    shapes  the shapes of the three after merging: (…, T, H·D), (…, T, G·D), (…, T, G·Dv)
     """
     like = next(dhead for dhead in dheads if dhead is not None)
     xp = namespace(like)

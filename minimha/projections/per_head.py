@@ -14,8 +14,8 @@ from .stacked import Stacked
 
 
 class PerHead(Stacked):
-    """Each weight is a list with one matrix per head: the blocks of columns of the stacked
-    weight."""
+    """The weights of the stacked form, each cut into a list: w_q has one matrix for each query
+    head, b_q one bias, and so on. An entry of the list is the block of columns of one head."""
 
     form = "per-head"
 
@@ -53,7 +53,8 @@ class PerHead(Stacked):
 
 def _in_heads(x: Any, ws: list[Any], bs: list[Any] | None) -> Any:
     """x multiplied by the matrix of each head, plus the bias of the head if there are biases:
-    (…, T, M) -> (…, H, T, D)."""
+    (…, T, M) -> (…, H, T, D). ws and bs list the matrices and the biases; bs is None without
+    biases."""
     if bs is None:
         bs = [None] * len(ws)
     heads = [linear(x, w, b) for w, b in zip(ws, bs, strict=True)]  # H times (…, T, D)
