@@ -32,23 +32,26 @@ _OTHERS = {"minimha", "minimha_autograd", "numpy", *sys.stdlib_module_names}
 
 
 def mark(text: str) -> str | None:
-    """Return the name in a line such as "# minimha homework: softmax", which marks an answer: the
-    name of a task, or "adapters". If there are several such lines, the first one counts; None if
-    there is none."""
+    """Return the name in the line of a text that marks it as an answer, such as "# minimha
+    homework: softmax": the name of a task, or "adapters", which marks a file that answers several
+    tasks. The first such line counts; None if there is none."""
     found = _MARK.search(text)
     return found[1] if found else None
 
 
 def answers(path: Path, names: Collection[str], notes: list[str] | None = None) -> dict[str, bytes]:
-    """Return the source of each answer in a file or notebook, by the name of its task. A .py file
-    has answers only if a line such as "# minimha homework: softmax" marks it; in a notebook, a cell
-    that calls homework.check(softmax) is an answer, too.
+    """Return the source code of each answer in a file or notebook, by the name of its task. A .py
+    file has answers only if a line near its top marks it: "# minimha homework: softmax" makes it
+    the answer to softmax, "# minimha homework: adapters" to every task that it defines or imports.
+    In a notebook, such a line marks a cell; a cell that calls homework.check(softmax) is an answer,
+    too.
 
     names  the tasks whose answers are returned
-    notes  a list to which remarks are added, such as that two cells answer one task
+    notes  a list to which remarks are added, such as that two cells answer one task; None discards
+           them
 
-    Raises OSError for a file that cannot be read, ValueError for one that is too long or a damaged
-    notebook.
+    Raises OSError for a file that cannot be read, ValueError for a file that is too long and for a
+    damaged notebook.
     """
     data = source(path)
     if path.suffix == ".ipynb":
@@ -62,7 +65,7 @@ def answers(path: Path, names: Collection[str], notes: list[str] | None = None) 
 
 
 def source(path: Path) -> bytes:
-    """Return the content of a file. Raises ValueError if it is longer than MOST bytes; for a
+    """Return the content of a file. Raises ValueError if it is longer than MOST bytes (1 MB); for a
     notebook, which contains outputs as well, the limit is ten times as large."""
     most = MOST * 10 if path.suffix == ".ipynb" else MOST
     with path.open("rb") as file:
@@ -74,9 +77,8 @@ def source(path: Path) -> bytes:
 
 
 def decoded(data: bytes) -> str:
-    """Decode the bytes of a file, which an editor may have saved as UTF-8 or UTF-16, so that the
-    line that marks an answer can be found. Bytes that are invalid in this encoding become the
-    character �."""
+    """Return the text of a file, given its bytes: UTF-16 if they begin with the mark by which
+    editors announce UTF-16, otherwise UTF-8. Invalid bytes become the character �."""
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
 
@@ -87,13 +89,14 @@ def defines(text: str, name: str) -> bool:
 
 
 def is_stub(source: bytes) -> bool:
-    """Whether an answer still has a line `raise NotImplementedError`, like the file that students
-    get."""
+    """Whether the source of an answer still has a line `raise NotImplementedError`, like the
+    unfinished function that students get."""
     return _STUB.search(source) is not None
 
 
 def _code_cells(data: bytes) -> list[str]:
-    """Return the text of each code cell of a notebook."""
+    """Return the text of each code cell of a notebook, given the bytes of its file. Raises
+    ValueError if they are not a notebook."""
     try:
         cells = [cell for cell in json.loads(data)["cells"] if cell["cell_type"] == "code"]
         return ["".join(cell["source"]) for cell in cells]
@@ -102,9 +105,10 @@ def _code_cells(data: bytes) -> list[str]:
 
 
 def _in_notebook(cells: list[str], names: Collection[str], notes: list[str]) -> dict[str, bytes]:
-    """Return the source of the answer to each task in the cells of a notebook. If several cells
-    answer one task, the last one that is filled in counts, or the last one if none is; if these
-    cells differ, a remark is added to `notes`."""
+    """Return the source of the answer to each of these tasks, by name, given the text of each code
+    cell of a notebook. Tasks without an answer are left out. If several cells answer one task, the
+    last one that is filled in counts, or the last of them all if none is; if their texts differ, a
+    remark is added to `notes`."""
     found = {}
     pieces = [(k, *piece) for k, cell in enumerate(cells) for piece in _pieces(cell)]
     for name in names:
@@ -129,7 +133,7 @@ def _alone(name: str, pieces: list[tuple[int, set[str], set[str], str]], answer:
     defined several times, the last definition in the answer's cell or above it counts or, if there
     is none, the last one below. Returns b"" if no cell defines the function.
 
-    pieces  the definitions that `_pieces` finds in all cells, each after the number of its cell
+    pieces  the definitions that `_pieces` finds in all cells; the number of its cell precedes each
     answer  the number of the cell with the answer
     """
     below_first = sorted(range(len(pieces)), key=lambda k: pieces[k][0] <= answer)
@@ -146,8 +150,9 @@ def _alone(name: str, pieces: list[tuple[int, set[str], set[str], str]], answer:
 
 @functools.lru_cache(maxsize=10_000)  # most cells of a chapter are the same for all students
 def _pieces(cell: str) -> list[tuple[set[str], set[str], str]]:
-    """Return the definitions at the top level of a cell. For each: the names that it defines, the
-    global names that it uses, and its text."""
+    """Return the functions, classes, imports and assignments at the top level of a cell. For each:
+    the names that it defines, the global names that it uses, and its text. Lines that only Jupyter
+    understands, such as %timeit, are ignored; if the rest is not Python, the list is empty."""
     tree = _parsed(cell)
     if tree is None:  # perhaps because of a line such as %timeit, which only Jupyter understands
         cell = _MAGIC.sub(r"\1pass", cell)
@@ -187,7 +192,7 @@ def _parsed(text: str | bytes) -> ast.Module | None:
 
 
 def _globals(table: symtable.SymbolTable) -> set[str]:
-    """Return the global names that a source uses, from its symbol table."""
+    """Return the global names that a source uses, given its symbol table."""
     top = table.get_type() == "module"
     names = {
         x.get_name() for x in table.get_symbols() if (x.is_referenced() if top else x.is_global())
@@ -197,11 +202,11 @@ def _globals(table: symtable.SymbolTable) -> set[str]:
 
 def modules(text: bytes, folder: Path) -> dict[str, bytes]:
     """Return the sources of the student's own modules that the source `text`, from a file in this
-    folder, imports, directly or through other such modules. They are given by their paths in the
+    folder, imports, directly or through other such modules. The keys are the modules' paths in the
     folder or in folder/src, such as mine/__init__.py. Links are not followed.
 
     Raises OSError for a file that cannot be read, ValueError if all modules together are longer
-    than MOST bytes.
+    than MOST bytes (1 MB).
     """
     found: dict[str, bytes] = {}
     waiting, folder = [("", text)], folder.resolve()
@@ -219,8 +224,9 @@ def modules(text: bytes, folder: Path) -> dict[str, bytes]:
 
 
 def _own_imports(data: bytes, package: str) -> Iterator[str]:
-    """Yield the full names of all modules that a source in this package may import from the
-    student's own folder: for `from a.b import c`, these are a, a.b and a.b.c."""
+    """Yield the full names of all modules that the source `data` may import from the student's own
+    folder: for `from a.b import c`, these are a, a.b and a.b.c. `package` is the package to which
+    the source belongs, "" if it belongs to none."""
     for module, names in imports(data, package):
         if module.split(".")[0] not in _OTHERS:
             for full in (module, *(f"{module}.{name}" for name in names)):
@@ -235,9 +241,9 @@ def packages(module: str) -> list[str]:
 
 
 def imports(data: bytes, package: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield each module that a source imports, and the names that it takes from the module: for
-    `from a.b import c`, "a.b" and ["c"]. Relative imports are resolved in `package`, the package of
-    the source."""
+    """Yield each module that the source `data` imports, and the names that it takes from the
+    module: for `from a.b import c`, "a.b" and ["c"]. `package` is the package to which the source
+    belongs, "" if it belongs to none; relative imports start from it."""
     tree = _parsed(data)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Import):

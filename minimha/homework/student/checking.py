@@ -18,8 +18,8 @@ from . import student_files
 def check_files(
     files: Mapping[str, Path], report: Callable[[Verdict, str], None]
 ) -> dict[str, str]:
-    """Check the tasks in these files, up to the first task that fails. Returns the outcome of each
-    task that was checked, by its name.
+    """Check tasks in turn, up to the first one that fails, given the student's file for each task
+    by name. Returns the outcome of each task that was checked, by name: PASSED, FAILED or TO_DO.
 
     For each check of a task, up to the first that does not pass, report(verdict, printed) is called
     with the text that the student's code printed during the check.

@@ -22,7 +22,7 @@ _session: dict[str, Any] = {}
 
 def guess(question: str, answer: Any) -> None:
     """Record a guess, which replaces an earlier guess at the same question. If the answer is `...`,
-    ask the reader to replace it by a guess.
+    print a request to replace it by a guess.
 
     question  a few words, by which `guessed` finds the guess
     answer    a number, text, True or False, or a list or an array of these
@@ -45,15 +45,16 @@ def guess(question: str, answer: Any) -> None:
 def guessed(
     question: str, measured: Any, axes: Any = None, *, axis: str = "y", at: Any = None
 ) -> None:
-    """Print the student's guess and what was measured; with `axes`, also draw the guess, if it
-    consists of numbers.
+    """Print the student's guess, or that there is none, and what was measured. With `axes`, also
+    draw the guess, if it consists of numbers.
 
     question  the words that were given to `guess`
     measured  a number, text, or a list or an array of these
-    axes      of matplotlib: each number guessed is a line across them or, with `at`, a star
+    axes      matplotlib axes, in which each number guessed becomes a line across or, with `at`, a
+              star; None draws nothing
     axis      "y" or "x", the axis on which the guessed numbers lie
     at        the positions of the stars on the other axis, one for each number guessed; if the
-              guess has another count of numbers, it is not drawn
+              guess has another count of numbers, it is not drawn. None draws lines
     """
     kept = progress_file.read(Path()).get(_KEPT, {})
     answer = _session.get(question, kept.get(question))

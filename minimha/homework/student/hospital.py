@@ -58,11 +58,13 @@ class Patient(GPT):
     """A GPT with its own data and its own training. One thing may be wrong: in the model, in the
     data or in the training.
 
-    Its sequences count round a clock: each starts at a random token and advances by 1, 2 or 3.
+    Its sequences count round a clock with V hours: each starts at a random token and then advances
+    by the same 1, 2 or 3 from token to token.
 
     number, student  as in `patient`
-    verdict          the fault that `mend` was asked to repair, so this patient does not have it;
-                     None if `mend` was given no verdict
+    verdict          the verdict given to `mend`, which returned this patient: if it names the
+                     fault, the fault is repaired. None for a patient that `mend` did not return, or
+                     whose verdict was `...`
     vocabulary       V, the number of different tokens
     best             the lowest expected loss without seeing the future, (log 3) / T: the first of
                      the T targets is one of three tokens, and the others follow from the tokens
@@ -91,7 +93,8 @@ class Patient(GPT):
         self._optimiser = AdamW(trained, lr=rate)
 
     def batch(self, size: int = 16) -> tuple[np.ndarray, np.ndarray]:
-        """Draw new inputs and targets, (size, T) each, as in the patient's training."""
+        """Draw the inputs and the targets of new sequences, (size, T) each, as the patient's
+        training does."""
         shape, v = (size, 1), self.vocabulary
         start, step = self._rng.integers(v, size=shape), self._rng.integers(1, 4, size=shape)
         tokens = (start + step * np.arange(self.context + 1)) % v
@@ -116,8 +119,8 @@ class Patient(GPT):
         the verdict names replaced by a healthy one. If the fault is elsewhere, this changes
         nothing.
 
-        Raises ValueError for another verdict. If the verdict is `...`, this asks for one and
-        repairs nothing.
+        If the verdict is `...`, print a request for one, and return the patient, untrained and not
+        repaired. Raises ValueError for any other verdict.
         """
         if verdict is not ... and verdict not in CAUSES:
             raise ValueError(f"{verdict!r} must be one of these: {', '.join(CAUSES)}")
@@ -125,18 +128,18 @@ class Patient(GPT):
         return Patient(self.number, self.student, None if verdict is ... else verdict)
 
     def reveal(self) -> None:
-        """Print your verdict and the true one. If `mend` was not called before, print only a
-        request to call it."""
+        """Print your last verdict on this patient and the true one. Call it on what `mend` returned
+        for your verdict; on any other patient, it prints only a request to call `mend`."""
         if self.verdict is None:
             print(f"{self._question}: no verdict yet. Call patient.mend(verdict) first")
         else:
             guessed(self._question, _ward(self.student)[1][self.number - 1])
 
     def __call__(self, tokens: Any, *, return_weights: bool = False, **settings: Any) -> Any:
-        """Return the logits (B, T, V) of tokens (B, T); with return_weights also the attention
-        weights (B, H, T, T) of each block.
+        """Return the logits (B, T, V) of tokens (B, T); with return_weights also a list of the
+        attention weights (B, H, T, T) of each block. Other settings have no effect.
 
-        Raises ValueError for caches: call `mh.generate` with cache=False.
+        Raises ValueError if the setting `caches` is given: call `mh.generate` with cache=False.
         """
         if settings.get("caches"):
             raise ValueError("a patient has no caches: mh.generate(…, cache=False)")
@@ -168,9 +171,10 @@ class Patient(GPT):
         return f"patient {self.number}" + f" of {self.student}" * bool(self.student)
 
     def _attend(self, attend: Any, *inputs: Any, **settings: Any) -> Any:
-        """Compute attention with the function `attend`. If the fault is that heads are merged
-        without a transpose, rearrange its output so that the usual merge, which follows, gives what
-        a merge without a transpose would give."""
+        """Call `attend`, a function that computes attention, with these inputs and settings, and
+        return its result. If the fault is that heads are merged without a transpose, first
+        rearrange the heads so that the usual merge, which follows, gives what a merge without a
+        transpose would give."""
         out = attend(*inputs, **settings)
         if self._has("heads merged without a transpose"):
             heads, *weights = out if isinstance(out, tuple) else (out,)
@@ -186,9 +190,9 @@ class Patient(GPT):
 
 @functools.cache
 def _ward(student: str) -> tuple[tuple[int, int, int], tuple[str, ...]]:
-    """Return what differs between the patients of different students: the vocabulary V, the context
-    T and the width M, which all patients of a student share, and the cause of each patient, one of
-    CAUSES, beginning with patient 1."""
+    """Return what differs between the patients of different students, given the name of a student:
+    the vocabulary V, the context T and the width M, which all patients of the student share, and
+    the cause of each patient, one of CAUSES, beginning with patient 1."""
     rng = np.random.default_rng([10, *student.encode()])
     sizes = int(rng.integers(11, 18)), int(rng.integers(9, 14)), 8 * int(rng.integers(3, 5))
     return sizes, tuple(map(str, rng.permutation(CAUSES)))

@@ -33,10 +33,10 @@ class _Late(KeyboardInterrupt):
 def in_time(call: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of call(*arguments), or interrupt the call if it takes too long.
 
-    Raises TimeoutError if the call exceeds a limit of `Spent.exceeds(SECONDS)`, that of processor
-    time, to which all threads contribute, or that on the clock. There is no limit while a debugger
-    is open, or outside the main thread. The call is interrupted by an alarm or, on Windows and in a
-    browser, which have no alarms, by a trace hook.
+    Raises TimeoutError if the call computes for more than SECONDS, counting all threads, or takes
+    PATIENCE times as long on the clock; `Spent.exceeds` says this exactly. There is no limit while
+    a debugger is open, or outside the main thread. The call is interrupted by an alarm or, on
+    Windows and in a browser, which have no alarms, by a trace hook.
     """
     if threading.current_thread() is not threading.main_thread():
         return call(*arguments)
@@ -58,9 +58,12 @@ def _limited(call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
 
 
 def _inside(stack: Iterable[types.FrameType]) -> list[types.FrameType]:
-    """Return the stack frames of the call that `in_time` limits, innermost first; if such calls are
+    """Return the frames of the call that `in_time` limits, innermost first; if such calls are
     nested, the frames of the innermost one. Empty while `in_time` itself runs, before or after the
-    call."""
+    call.
+
+    stack  all frames that run at this moment, innermost first
+    """
     found: list[types.FrameType] = []
     for frame in stack:
         if frame.f_code is _limited.__code__:
@@ -77,7 +80,8 @@ def _spent() -> Spent:
 
 def _alarm(start: Spent) -> Callable[[], None]:
     """Set an alarm that goes off after SECONDS and then ten times a second. Each time, it checks
-    whether time is up and, if so, interrupts the call. Returns a function that turns the alarm off.
+    whether time is up since `start`, the reading of the times before the call, and, if so,
+    interrupts the call. Returns a function that turns the alarm off.
 
     The alarm may go off at any moment, even while `in_time` handles the interruption: freeing a
     large list can take longer than the time between two alarms. So the alarm looks at the stack,
@@ -119,9 +123,9 @@ def _alarm(start: Spent) -> Callable[[], None]:
 
 
 def _interrupt_next_line(stack: Iterable[types.FrameType], late: str) -> None:
-    """Make the next line that runs in one of these frames raise `_Late` with the text `late`, which
-    says what limit was exceeded. Frames of minimha's own code are left alone, since they clean
-    up."""
+    """Make the next line that runs in one of these stack frames raise `_Late` with the text `late`,
+    which says what limit was exceeded. Frames of minimha's own code are left alone, since they
+    clean up."""
 
     def hook(_: types.FrameType, event: str, __: Any) -> Any:
         if event == "line":
@@ -136,8 +140,9 @@ def _interrupt_next_line(stack: Iterable[types.FrameType], late: str) -> None:
 
 def _hook(start: Spent) -> Callable[[], None]:
     """Set a trace hook that interrupts the call once, at the first line of Python that runs after
-    time is up. A debugger replaces the hook by its own, so that the call is no longer limited.
-    Returns a function that removes the hook."""
+    time is up. The time counts from `start`, the reading of the times before the call. A debugger
+    replaces the hook by its own, so that the call is no longer limited. Returns a function that
+    removes the hook."""
     earliest = start.clock + SECONDS
 
     def hook(*_: Any) -> Any:

@@ -14,10 +14,11 @@ from .progress import print_progress
 
 
 def check(function: Callable[..., Any]) -> None:
-    """Check a function named after a task, print which checks pass, and record the outcome.
+    """Check a function named after a task, print which checks pass, and record the outcome in the
+    student's progress.
 
-    Stops at the first check that fails. A check fails, too, if it computes for more than 10
-    seconds. A function that still raises NotImplementedError leaves the record unchanged. Raises
+    Stops at the first check that does not pass. A check fails, too, if it computes for more than 10
+    seconds. If the function still raises NotImplementedError, nothing is recorded. Raises
     ValueError if no task has the name of the function, TypeError for anything that cannot be
     called.
     """

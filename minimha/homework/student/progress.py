@@ -16,7 +16,8 @@ from .student_files import WIDTH
 
 
 def print_progress(place: Path, tasks: Path | None = None) -> None:
-    """Print the state of each task, chapter by chapter, and the next step.
+    """Print the state of each task, such as passed or not started, chapter by chapter, and the next
+    step.
 
     place  the folder of the student's files
     tasks  the teacher's own file with tasks, None if there is none
@@ -35,7 +36,8 @@ def print_progress(place: Path, tasks: Path | None = None) -> None:
 
 
 def print_bar(standing: dict[str, str]) -> None:
-    """Print the progress bar of the whole course, from the state of each task."""
+    """Print the progress bar of the whole course, given the state of each task by name, such as
+    PASSED."""
     print(f"\nhomework  {_bar(list(standing), standing, 24)}")
 
 
@@ -47,7 +49,7 @@ def _bar(names: list[str], standing: dict[str, str], width: int) -> str:
 
 
 def by_chapter() -> Iterator[tuple[str, list[Task]]]:
-    """Yield the name of each chapter and its tasks."""
+    """Yield the name of each chapter that has tasks, such as "05 attention", and these tasks."""
     tasks = sorted(course().values(), key=lambda task: task.chapter)
     for number, found in itertools.groupby(tasks, key=lambda task: task.chapter):
         yield student_files.chapter(number), list(found)
@@ -60,12 +62,15 @@ def next_step(
     tasks: Path | None,
     asked: str | None = None,
 ) -> str:
-    """Return a line that says what to do next: the task that was asked about, another task that was
-    started, or the next task of the course.
+    """Return a line with the student's next step, such as the command that starts a task. It is
+    about the first task that has not passed: the task that was asked about, or else one that was
+    started, or else the next task of the course. If all have passed, the line says so.
 
-    files, standing  the file and the state of each task
-    place, tasks     as for `print_progress`
-    asked            the name of the task that was asked about, None if there is none
+    files     the file of each task that has one, by name
+    standing  the state of each task, by name, such as PASSED
+    place     the folder of the student's files
+    tasks     the teacher's own file with tasks, None if there is none
+    asked     the name of the task that was asked about, None if there is none
     """
     names = list(standing)
     here = names.index(asked) if asked else 0

@@ -3,8 +3,8 @@
 For each task it contains, as far as they are known,
 
     notebook             the best outcome of its checks in a notebook
-    file, hash, outcome  its file, the outcome of that file's last check, and the file's hash then,
-                         so that a later change shows
+    file, hash, outcome  its file and, from the last check of the file, the file's hash, by which
+                         a later change shows, and the outcome
     hints                how many hints the student has read
 """
 
@@ -40,8 +40,9 @@ def path(place: Path) -> Path:
 
 
 def read(place: Path) -> dict[str, dict[str, Any]]:
-    """Return what the record contains about each task, by name, and under "guesses" the student's
-    guesses; empty if the record is missing or damaged."""
+    """Return what the record that belongs to the folder `place` contains: facts about each task, by
+    the name of the task, and under "guesses" the student's guesses. Empty if the record is missing
+    or damaged."""
     try:
         return dict(json.loads(path(place).read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError):
@@ -50,7 +51,8 @@ def read(place: Path) -> dict[str, dict[str, Any]]:
 
 def add(place: Path, name: str, *, file: Path | None = None, **facts: Any) -> None:
     """Record facts about a task, such as hints=2, under its name; with a file, also the file's path
-    and hash. Prints a message if the record cannot be written."""
+    and hash. The record is the one that belongs to the folder `place`. Prints a message if it
+    cannot be written."""
     known, record = read(place), path(place)
     if file is not None:
         facts["file"] = os.path.relpath(file.resolve(), record.parent)
@@ -64,19 +66,20 @@ def add(place: Path, name: str, *, file: Path | None = None, **facts: Any) -> No
 
 
 def files(place: Path) -> dict[str, Path]:
-    """Return the student's file for each task in the progress file at `place`, by the name of the
-    task. Files that no longer exist are left out."""
+    """Return the student's file for each task, by the name of the task, from the record of progress
+    that belongs to the folder `place`. Files that no longer exist are left out."""
     folder = path(place).parent
     known = {name: folder / facts["file"] for name, facts in read(place).items() if "file" in facts}
     return {name: Path(os.path.relpath(file)) for name, file in known.items() if file.is_file()}
 
 
 def states(place: Path, files: dict[str, Path]) -> dict[str, str]:
-    """Return the state of each task: PASSED if it has passed in a notebook. Otherwise, if it has a
-    file, the state is the outcome of the file's last check, or CHANGED if the file has changed
-    since or was not checked yet. A task without a file has its outcome in a notebook, or
-    NOT_STARTED.
+    """Return the state of each task of the course, by name. It is PASSED if the task has passed in
+    a notebook. Otherwise, for a task with a file, it is the outcome of the last check of the file
+    as it is now, TO_DO if the file is as `start` wrote it, and CHANGED in all other cases. A task
+    without a file has its outcome in a notebook, or NOT_STARTED.
 
+    place  the folder to which the record of the student's progress belongs
     files  the file of each task that has one, by name
     """
     known, found = read(place), {}

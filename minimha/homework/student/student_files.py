@@ -2,7 +2,7 @@
 
 A file is homework if a line near its top is `# minimha homework: softmax · …`, or if it has the
 name of a task and defines that function. With `# minimha homework: adapters`, it is homework for
-every task that it defines as a function.
+every task that it defines or imports.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 def _tasks_of(path: Path) -> tuple[Collection[str], bool]:
     """Return the tasks that a file answers, and whether a line near its top, such as "# minimha
-    homework: softmax", names them. A file without such a line answers the task after which it is
-    named, if it defines this function."""
+    homework: softmax", marks it as homework. A file without such a line answers the task after
+    which it is named, if it defines this function. No tasks if the file cannot be read."""
     try:
         with path.open("rb") as file:
             head = decoded(file.read(1000))
@@ -102,8 +102,8 @@ def _tasks_of(path: Path) -> tuple[Collection[str], bool]:
 
 
 def start(task: Task, folder: Path, place: Path) -> None:
-    """Write what students get for a task to folder/NAME.py, and add this file to the record of
-    progress that belongs to the folder `place`.
+    """Write the file that a student gets for a task to folder/NAME.py, and add this file to the
+    record of progress that belongs to the folder `place`.
 
     Raises FileExistsError if the file exists, OSError if it cannot be written.
     """
@@ -115,8 +115,9 @@ def start(task: Task, folder: Path, place: Path) -> None:
 
 
 def write_agents(folder: Path) -> None:
-    """Write AGENTS.md, which asks coding agents to be tutors, and CLAUDE.md, which
-    refers to it, unless they exist. Raises OSError if they cannot be written."""
+    """Write two files into a folder: AGENTS.md, which asks coding agents to be tutors, and
+    CLAUDE.md, which refers to it. A file that exists already is left unchanged. Raises OSError if
+    they cannot be written."""
     texts = {_AGENTS.name: _AGENTS.read_text(encoding="utf-8"), "CLAUDE.md": f"@{_AGENTS.name}\n"}
     for name, text in texts.items():
         if not (folder / name).exists():
@@ -136,14 +137,16 @@ def stub(task: Task, code: str = "", *, solved: bool = False) -> str:
 
 
 def cell(name: str, code: str) -> str:
-    """Return the text of a notebook cell in which a student answers this task."""
+    """Return the text of a notebook cell in which a student completes `code`, the answer to the
+    task of this name."""
     return f"# minimha homework: {name}\n{code}\n\nmh.homework.check({name})"
 
 
 def load(path: Path, name: str) -> Callable[..., Any]:
     """Run a file as a separate module, and return the function of this name that it defines.
 
-    Raises LoadError with a message for the student, and NotImplementedError if the file raises it.
+    Raises NotImplementedError if the file raises it as it runs, and LoadError, with a message for
+    the student, if the file fails in any other way or defines no such function.
     """
     for folder in (str(path.parent), str(path.parent / "src")):  # for imports of own modules
         if folder not in sys.path:
@@ -190,7 +193,9 @@ def verdict(task: Task, check: Check, yours: Callable[..., Any], file: str | Non
 def file_verdict(
     task: Task, check: Check, path: Path, load: Callable[[Path, str], Any] = load
 ) -> Verdict:
-    """Return the outcome of one check of the function in a file, which `load` loads."""
+    """Return the verdict of one check on a student's function, which load(path, task.name) returns
+    from the file `path`. The outcome is TO_DO if the file raises NotImplementedError as it is
+    loaded, and FAILED if it cannot be loaded."""
     try:
         yours = load(path, task.name)
     except NotImplementedError:
@@ -201,7 +206,7 @@ def file_verdict(
 
 
 def hint(task: Task, number: int) -> str:
-    """Return a task's first, second or third hint, as it is printed."""
+    """Return a task's first, second or third hint, as text to be printed."""
     text = textwrap.fill(task.hints[number - 1], WIDTH - 2, break_on_hyphens=False)
     return f"{task.name}, hint {number} of {len(task.hints)}\n{textwrap.indent(text, '  ')}"
 

@@ -28,7 +28,9 @@ class Own(NamedTuple):
     source: bytes
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Return the function of this name. Raises the errors of `student_files.load`."""
+        """Run the answer and return the function of this name. Raises LoadError or
+        NotImplementedError for a .py file, as `student_files.load` does. For a notebook, raises any
+        error that running the source raises, and KeyError if it defines no such function."""
         if self.path.suffix == ".py":
             return student_files.load(self.path, name)
         module, file = types.ModuleType(name), f"{self.path}: {name}"
@@ -42,10 +44,11 @@ class Own(NamedTuple):
 
 
 def answered(place: Path) -> dict[str, Own]:
-    """Return the student's answer to each task, in the order of the course: from a file or, if
-    there is none or it is not filled in, from a notebook. Searches `place`, as the homework
-    commands do; for notebooks also the folder with the record of the student's progress, and the
-    folders beside it that are called "homework" or "minimha-notebooks"."""
+    """Return the student's answer to each task, by name, in the order of the course: from a file
+    or, if there is none or it is not filled in, from a notebook. Searches `place`, a file, or a
+    folder with the folders directly inside it; for notebooks also the folder with the record of the
+    student's progress, and the folders beside that one that are called "homework" or
+    "minimha-notebooks"."""
     found: dict[str, Own] = {}
     files = ((name, Own(path, source(path))) for name, path in student_files.find(place).items())
     for name, own in itertools.chain(_in_notebooks(place), files):

@@ -33,11 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def export_package(options: Any) -> int:
-    """Write the student's finished functions as a package into the folder that the options name,
-    and print how to install and test it. Returns 0, the exit status of the command.
+    """Write the student's finished functions as a package into the folder `options.folder`, and
+    print how to install and test it. `options.place` is where the student's files are. Returns 0,
+    the exit status of the command.
 
-    Raises ValueError for an unusable folder or if no function is finished, OSError if the package
-    cannot be written.
+    Raises ValueError if the folder is not empty, if its name cannot be that of a package, or if no
+    function is finished; OSError if the package cannot be written.
     """
     folder, package = options.folder, options.folder.resolve().name
     if not package.isidentifier() or package in sys.stdlib_module_names | {"minimha"}:
