@@ -88,9 +88,9 @@ def _explain(parser: argparse.ArgumentParser, _: Any) -> int:
 
 
 def _reporting_errors(function: Callable[[Any], int], options: Any) -> int:
-    """Run a subcommand and return its exit status. If the options name a file with the teacher's
-    own tasks, load it first. An OSError, ValueError or RuntimeError is printed as one message, and
-    the status is then 2."""
+    """Run the function of a subcommand and return its exit status. If the options name a file with
+    the teacher's own tasks, load it first. An OSError, ValueError or RuntimeError is printed as one
+    message, and the status is then 2."""
     try:
         if options.tasks:
             own = load_tasks(options.tasks)
@@ -200,8 +200,9 @@ def _file(path: Path) -> tuple[Path, str]:
 
 
 def _report(verdict: Verdict, printed: str, path: Path, options: Any) -> None:
-    """Print a verdict, and what the student's code printed if the check does not pass. When all
-    tasks are checked, a task that passes or is still to do gets only one line."""
+    """Print a verdict and, if the check does not pass, what the student's code printed. When all
+    tasks are checked, a task that passes or is still to do gets only one line, without what was
+    printed. `path` is the student's file."""
     last = verdict.check is course()[verdict.task].checks[-1]
     if options.name or verdict.outcome == FAILED:
         for line in lines([verdict]):

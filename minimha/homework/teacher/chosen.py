@@ -36,7 +36,7 @@ def chosen(only: Sequence[str] | None) -> list[Task]:
 
 def _numbers(task: Task) -> set[str]:
     """Return the chapter numbers by which --only may choose a task, such as "5" and "05"; none for
-    a task of the course that is not in its chapter's notebook."""
+    a task of the course that the notebook of its chapter leaves out."""
     ours = task.solution.__module__.startswith(f"{course_tasks.__name__}.ch")
     if ours and task.name not in (exercises(task.chapter) or {task.name}):
         return set()

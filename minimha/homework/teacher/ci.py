@@ -1,8 +1,9 @@
 """`minimha homework ci`: the files with which GitHub, GitLab or Gradescope grades homework.
 
-Gradescope gets the edition for grading, which students never see. A repository that students copy
-contains the students' edition; a secret of the service, MINIMHA, may name another one for pip to
-install. Of minimha's dependencies, grading needs only NumPy.
+An edition is a version of minimha, packed as a wheel. Gradescope gets the edition for grading,
+which contains the solutions and which students never see. A repository that students copy contains
+the students' edition, without solutions; a secret of the service, MINIMHA, may name another one for
+pip to install. Of minimha's dependencies, grading needs only NumPy.
 """
 
 from __future__ import annotations
@@ -117,11 +118,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def write_ci_files(options: Any) -> int:
-    """Write the files for the chosen service into the current folder; for Gradescope, also the
-    wheel for grading. Returns 0, the exit status of the command.
+    """Write the files for the service `options.service` into the current folder; for Gradescope,
+    also a wheel of minimha with the solutions, for grading. Returns 0, the exit status of the
+    command.
 
-    Raises ValueError for unusable options or if it is unclear how to install minimha,
-    FileExistsError rather than overwrite a file.
+    Raises ValueError for unusable options, if a server could not install minimha or, for
+    Gradescope, in the students' edition, which has no solutions; FileExistsError if one of the
+    service's files exists already.
     """
     chosen(options.only)
     files, pushed = FILES[options.service], options.service != "gradescope"
@@ -144,8 +147,9 @@ def write_ci_files(options: Any) -> int:
 
 
 def _for_grading(own: Path | None) -> str:
-    """Write the wheel for grading into the current folder, and return its path as an argument of
-    `pip install`. `own` is the file with the teacher's own tasks, None if there is none.
+    """Write the wheel for grading, minimha with the solutions, into the current folder, and return
+    its path as an argument of `pip install`. `own` is the file with the teacher's own tasks, None
+    if there is none.
 
     Raises ValueError in the students' edition, which has no solutions.
     """

@@ -29,14 +29,15 @@ from .release.public import public
 
 def refuse(path: Path, tasks: Iterable[Task]) -> None:
     """Raise ValueError if there are contradictions in the tasks of a teacher's file, such as a
-    solution that fails its own checks. The message has one line for each."""
+    solution that fails its own checks. The message has one line for each contradiction."""
     if found := in_file(path, tasks):
         raise ValueError("\n  ".join([f"{path} contradicts itself", *found]))
 
 
 def in_file(path: Path, tasks: Iterable[Task]) -> list[str]:
-    """Return one line for each contradiction in the tasks of a teacher's file. Whether the checks
-    find the tasks' mistakes is examined only if there are no other contradictions."""
+    """Return one line for each contradiction in the tasks of a teacher's file, or for the reason
+    why no release can be made of the file. Whether the checks find the common mistakes that the
+    tasks declare is examined only if there are no other contradictions."""
     tasks = list(tasks)
     found = [line for task in tasks for line in in_task(task)]
     if not found:
@@ -64,8 +65,9 @@ def in_task(task: Task) -> Iterator[str]:
 
 
 def in_mistake(task: Task, mistake: Patch) -> Iterator[str]:
-    """Yield a line if a mistake that the task declares contradicts its checks: a check must find
-    the mistake, and the message must name it."""
+    """Yield a line if a common mistake that the task declares contradicts its checks: no check
+    finds the mistake, the message of the check does not name it, or the mistake cannot be made in
+    the solution."""
     name = f"the mistake “{mistake.text.partition(chr(10))[0]}”"
     try:
         yours = defined(mistake.made_in(task.code(solved=True)), task.name)
@@ -83,7 +85,8 @@ def in_mistake(task: Task, mistake: Patch) -> Iterator[str]:
 
 
 def _verdicts(task: Task, yours: Callable[..., object]) -> Iterator[Verdict]:
-    """Yield the verdict of each check, run in this process as on a student's computer."""
+    """Yield the verdict of each check of the task on the function `yours`, which runs in this
+    process, as on a student's computer."""
     return (student_files.verdict(task, check, yours, None) for check in task.checks)
 
 
@@ -116,8 +119,8 @@ def _solved(task: Task) -> Iterator[str]:
 
 
 def _graded(task: Task) -> Iterator[str]:
-    """Yield a line for each check that the solution fails when it is graded like a submission, with
-    other random inputs."""
+    """Yield a line for each check that the solution fails when it is graded like a submission, in a
+    process of its own and with other random inputs."""
     if sys.platform == "win32":  # where nothing can be graded
         return
     for verdict in judged(task, student_files.stub(task, solved=True).encode(), 1, Limits()):
@@ -136,8 +139,8 @@ def _stubbed(task: Task) -> Iterator[str]:
 
 
 def _released(task: Task) -> Iterator[str]:
-    """Yield a line for each check that fails where only the recorded results of the solution are
-    known, as in a release."""
+    """Yield a line for each check that the solution fails in a release. There, checks cannot call
+    the solution: they get the results that it returned in earlier calls, which were recorded."""
     for check in task.checks:
         calls: list[Call] = []
         task.answer = calls_recorded(task.solution, calls)

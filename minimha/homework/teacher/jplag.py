@@ -28,9 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def write_jplag_folders(options: Any) -> int:
     """Write DIR/submissions/STUDENT/TASK.py, also for answers in notebooks, and DIR/base/TASK.py,
-    the code that all students were given. Returns 0, the exit status of the command.
+    the code that all students were given. DIR is `options.into`. Returns 0, the exit status of the
+    command.
 
-    Raises ValueError if DIR is not empty, OSError for files that cannot be read or written.
+    Raises ValueError if DIR is not empty or --only names no task or chapter, OSError for files that
+    cannot be read or written.
     """
     tasks, into = chosen(options.only), options.into
     if into.exists() and any(into.iterdir()):

@@ -55,7 +55,14 @@ calls the function and its pullback, and returns what was noted."""
 
 
 class Question(NamedTuple):
-    """A question about a line of a student's file, and the expected answer, which may be empty."""
+    """A question about a line of a student's file.
+
+    file    the name of the file
+    line    the number of the line
+    code    the line itself
+    text    the question
+    answer  the expected answer; "" for a question with many good answers
+    """
 
     file: str
     line: int
@@ -75,10 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def print_questions(options: Any) -> int:
-    """Print questions about the answers of the student that the options name. Returns 0, the exit
+    """Print questions about the answers of the student `options.student`. Returns 0, the exit
     status of the command.
 
-    Raises ValueError if there is nothing to ask about, OSError for files that cannot be read.
+    Raises ValueError if there is no such student or nothing to ask about, and in the students'
+    edition, which has no solutions; OSError for files that cannot be read.
     """
     if replay.results():
         raise ValueError("questions need the teacher's copy of minimha, which has the solutions")
@@ -138,9 +146,9 @@ def questions(student: str, answers: dict[Task, Answer]) -> list[Question]:
 
 
 def _lines(task: Task, answer: Answer, *, given: bool) -> list[tuple[str, int, str]]:
-    """Return the lines of the answer and its modules that the code for students contains already
-    or, with given=False, the lines that it does not contain: the file, the number and the text of
-    each. Imports, comments and empty lines are left out."""
+    """Return lines of the answer and its modules: the file, the number and the text of each. With
+    given=True, these are the lines that also occur in the code that all students get; with
+    given=False, all others. Imports, comments and empty lines are left out."""
     files = {answer.path.name: answer.source} | dict(answer.modules)
     theirs = {line.strip() for line in task.code().splitlines()}
     return [
@@ -152,8 +160,8 @@ def _lines(task: Task, answer: Answer, *, given: bool) -> list[tuple[str, int, s
 
 
 def _on_mistakes(task: Task, lines: list[tuple[str, int, str]]) -> Iterator[Question]:
-    """Yield a question for each common mistake that can be made in one of these lines: what would
-    happen if the line contained the mistake?"""
+    """Yield a question for each common mistake that can be made in one of these lines, as `_lines`
+    returns them: what would happen if the line contained the mistake?"""
     solution = task.code(solved=True)
     for mistake in task.mistakes:
         before = solution[: solution.index(mistake.old)].rpartition("\n")[2]
@@ -166,8 +174,8 @@ def _on_mistakes(task: Task, lines: list[tuple[str, int, str]]) -> Iterator[Ques
 
 
 def _on_shapes(task: Task, answer: Answer, lines: list[tuple[str, int, str]]) -> Iterator[Question]:
-    """Yield a question for each array that is assigned to a variable in one of these lines: which
-    shape does it have?"""
+    """Yield a question for each array that the answer assigns to a variable in one of these lines,
+    as `_lines` returns them: which shape does the array have?"""
     own = {k: line for file, k, line in lines if file == answer.path.name}
     calls = list[Call]()
     for check in task.checks:
@@ -187,7 +195,8 @@ def _on_shapes(task: Task, answer: Answer, lines: list[tuple[str, int, str]]) ->
 
 
 def _plain(call: Call) -> bool:
-    """Whether the arguments of a call are arrays and numbers, so that the call can be repeated."""
+    """Whether a call can be repeated: its arguments are arrays and numbers, and it has no keyword
+    arguments, except perhaps `tap`."""
     return set(call.settings) <= {"tap"} and all(
         isinstance(x, np.ndarray | int | float) for x in call.arguments
     )
@@ -203,8 +212,9 @@ def _worth(arguments: tuple[Any, ...]) -> tuple[int, int]:
 def _seen(
     task: Task, answer: Answer, arguments: tuple[Any, ...]
 ) -> list[tuple[str, int, tuple[int, ...]]]:
-    """Run the answer on these arguments, and return the name, line and shape of each array that it
-    assigns to a variable; empty if it fails."""
+    """Call the function of the answer with these arguments, and return the name of each variable to
+    which it assigns an array, the number of the line and the shape of the array; empty if the call
+    fails."""
     try:
         tree = ast.fix_missing_locations(_Watched().visit(ast.parse(answer.source)))
         source = ast.unparse(tree) + _WATCH.format(name=task.name)

@@ -70,9 +70,10 @@ RemoteFunction.__name__ = "function"  # the name that messages show
 class Connection:
     """One end of a connection over which both ends call each other's functions.
 
-    read(n) and write(data) move bytes. Arguments and results are arrays, numbers, text, None,
-    tuples, lists and dictionaries of these, and functions. Functions are not sent: the other end
-    gets a RemoteFunction. Received data is never executed.
+    read(n) returns the next n bytes from the other end, and write(data) sends bytes to it.
+    Arguments and results are arrays, numbers, text, None, tuples, lists and dictionaries of these,
+    and functions. Functions are not sent: the other end gets a RemoteFunction. Received data is
+    never executed.
 
     A message consists of the number of bytes of its JSON, that of its arrays, the JSON, and the
     bytes of the arrays. The JSON is one of
@@ -104,8 +105,8 @@ class Connection:
         self._borrowed: list[list[tuple[np.ndarray, bytes]]] = []  # with the bytes they had
 
     def call(self, number: int, arguments: Sequence[Any], settings: dict[str, Any]) -> Any:
-        """Call a function at the other end, and meanwhile answer the calls that the other end
-        makes.
+        """Call the function with this number at the other end, and return its value. Meanwhile,
+        answer the calls that the other end makes.
 
         If the function raises an error, an error of a class with the same name, made by `_error`,
         is raised here. Raises ConnectionLost if there is no valid answer.
@@ -171,9 +172,9 @@ class Connection:
 
     def _restore(self, changed: list[Any]) -> None:
         """Note in `self.changed` whether the other end changed its copies of arrays that were lent
-        to it. If `restores` is set, make the same changes in the arrays themselves.
+        to it. If `self.restores` is set, make the same changes in the arrays themselves.
 
-        changed  a list of [k, new], where `new` is the k-th array lent with its new entries
+        changed  a list of [k, new]: the array `new` has the new entries of the k-th array lent
         """
         self.changed = self.changed or bool(changed)
         for change in changed if self.restores else []:
@@ -188,8 +189,9 @@ class Connection:
                     raise ConnectionLost(NO_ANSWER)
 
     def _send(self, message: list[Any]) -> list[np.ndarray]:
-        """Send a message, one of the lists that the class describes. Returns the arrays whose
-        entries it contains, in order."""
+        """Send a message, one of the lists that the docstring of the class shows. Returns the
+        arrays whose entries it contains, in order. Raises ValueError if the message is too large,
+        TypeError if it contains a value that cannot be sent."""
         arrays: list[np.ndarray] = []
         text = json.dumps(self._packed(message, arrays)).encode()
         size = sum(array.nbytes for array in arrays)
@@ -201,7 +203,7 @@ class Connection:
 
     def _receive(self) -> tuple[list[Any], list[np.ndarray]]:
         """Wait for the next message. Returns it, and the arrays whose entries it contained, in
-        order."""
+        order. Raises ConnectionLost if it is invalid."""
         length, size = struct.unpack(">II", self._read(8))
         if length > _MOST_TEXT or size > MOST:
             raise ConnectionLost(NO_ANSWER)
@@ -297,15 +299,15 @@ def _parameter(name: str, kind: int, optional: bool) -> inspect.Parameter:
 
 
 def _parameters(function: Callable[..., Any]) -> Any:
-    """Return the name and the kind of each parameter of a function, and whether it has a default:
-    the other end builds a signature from them."""
+    """Return the name and the kind of each parameter of a function, and whether it has a default.
+    From these, the other end builds a signature."""
     parameters = inspect.signature(function).parameters.values()
     return [[p.name, int(p.kind), p.default is not p.empty] for p in parameters]
 
 
 def _text(error: BaseException, files: Collection[str]) -> str:
-    """Return an error's message and, if its traceback leads through a line of these files, the last
-    such line."""
+    """Return an error's message. If the error's traceback leads through lines of these files, the
+    message ends with the last such line, its number and the name of its function."""
     try:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         text = str(text)[:2000].strip()

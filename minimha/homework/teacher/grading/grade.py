@@ -62,9 +62,11 @@ def _cores() -> int:
 
 
 def grade_submissions(options: Any) -> int:
-    """Grade a folder and write the results. Returns the exit status 0 whatever the scores are.
+    """Grade the folder `options.folder` and write the reports for which the options ask. Returns
+    the exit status 0 whatever the scores are.
 
-    Raises ValueError for unusable options, and OSError for files that cannot be read or written.
+    Raises ValueError for unusable options and on Windows, OSError for files that cannot be read or
+    written.
     """
     if sys.platform == "win32":
         raise ValueError("grading needs Linux or macOS: on Windows run it in WSL")
@@ -96,8 +98,9 @@ def grade_submissions(options: Any) -> int:
 
 
 class Run(NamedTuple):
-    """The settings of a run: the names of the tasks, the file with the teacher's own tasks, the
-    seed, and the limits."""
+    """The settings of a run: the names of the tasks; the file with the teacher's own tasks, None if
+    there is none; the seed of the random inputs; and the limits on the time and memory of
+    submissions."""
 
     tasks: tuple[str, ...]
     own: Path | None
@@ -106,7 +109,8 @@ class Run(NamedTuple):
 
     def settings(self) -> dict[str, Any]:
         """Return these settings, and the version of minimha, in a form that JSON can store, for the
-        journal. The file of the teacher's own tasks is replaced by its hash."""
+        journal, the file from which a run can be continued. The file of the teacher's own tasks is
+        replaced by its hash."""
         own = hashlib.sha256(self.own.read_bytes()).hexdigest() if self.own else None
         return self._asdict() | {"own": own, "minimha": version("minimha")}
 
@@ -118,12 +122,16 @@ def grade(
     """Grade a folder, and return a report with the results of all students, in a form that JSON can
     store. Prints progress to standard error.
 
+    run      the tasks, the seed and the limits
     jobs     how many students are graded at the same time
     student  the student to whom the whole folder belongs; None if it contains the work of several
-    resume   whether to keep the results of the last run for answers that have not changed
-    expect   is called with the names of students and tasks before grading; may raise ValueError
+    resume   whether to keep the results of the last run for answers that have not changed; has no
+             effect if `student` is given
+    expect   a function called before grading with the names of the students and of the tasks; may
+             raise ValueError to prevent grading
 
-    Raises ValueError if there are no submissions, OSError if there is no folder.
+    Raises ValueError if there are no submissions, or if `resume` is true and the last run had other
+    settings or there was none; OSError if there is no folder.
     """
     found, notes = submissions.find(folder, {x: course()[x].chapter for x in run.tasks}, student)
     if not found:
@@ -162,8 +170,8 @@ def grade(
 def _graded(
     folder: Path, run: Run, found: submissions.Found, jobs: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Grade several students at a time, and yield each student's name and result as soon as it is
-    ready."""
+    """Grade the students in `found`, up to `jobs` at a time, and yield each student's name and
+    result as soon as it is ready. `found` has the answers of each student."""
     work = functools.partial(_student, folder, run)
     if min(jobs, len(found)) <= 1:
         yield from map(work, found.items())

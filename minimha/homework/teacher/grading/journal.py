@@ -64,7 +64,8 @@ class Journal:
 
 
 def seed(folder: Path) -> int | None:
-    """Return the seed of the run in this folder that can be continued; None if there is none."""
+    """Return the random seed of the last run in this folder, from the first line of its journal;
+    None if there is no such line."""
     try:
         with (folder / NAME).open(encoding="utf-8") as file:
             return int(json.loads(file.readline())["seed"])

@@ -30,6 +30,8 @@ def student(
 
     answers  the student's answers, by the name of the task
     folder   the folder of all submissions, to which the paths of files in the results are relative
+    seed     determines the random inputs of the checks
+    limits   on the time and the memory of each answer
     """
     results = [_result(task, answers.get(task.name), folder, seed, limits) for task in tasks]
     return {
@@ -44,7 +46,13 @@ def _result(
     task: Task, answer: Answer | None, folder: Path, seed: int, limits: Limits
 ) -> dict[str, Any]:
     """Return a student's result for one task: the points, and the outcome of each check. The answer
-    is None if the student handed in none; `folder` is as for `student`."""
+    is None if the student handed in none.
+
+    folder  the folder of all submissions, to which the path of the answer's file in the result is
+            relative
+    seed    determines the random inputs of the checks
+    limits  on the time and the memory of the answer
+    """
     free = passed_by_stub(task)
     if answer is None:
         verdicts = [Verdict(task.name, check, MISSING) for check in task.checks]
@@ -82,8 +90,9 @@ def passed_by_stub(task: Task) -> frozenset[str]:
 
 
 def score(verdicts: Iterable[Verdict], free: Collection[str] = ()) -> float:
-    """Return the weight of the checks that passed, as a fraction of the weight of all checks.
-    Checks whose names are in `free` are left out of both; 0 if no other checks remain."""
+    """Return the weight of the checks that passed, as a fraction of the weight of all checks, given
+    their verdicts. Checks whose names are in `free` are left out of both; 0 if no other checks
+    remain."""
     counted = [verdict for verdict in verdicts if verdict.check.name not in free]
     total = sum(verdict.check.weight for verdict in counted)
     passed = sum(verdict.check.weight for verdict in counted if verdict.outcome == PASSED)
@@ -94,8 +103,12 @@ def judged(
     task: Task, source: bytes, seed: int, limits: Limits,
     modules: Mapping[str, bytes] | None = None,
 ) -> list[Verdict]:  # fmt: skip
-    """Return the verdict of each check on a source, which runs in its own process and may import
-    these modules.
+    """Return the verdict of each check of the task on a source, which runs in its own process.
+
+    seed     determines the random inputs of the checks
+    limits   on the time of each check and on the memory of the process
+    modules  the sources of the student's own modules, which the source may import, by path; None if
+             there are none
 
     If the process ends during a check, the check fails, and the next one gets a new process. Once
     the task has used twice the time limit of a check, the remaining checks fail. If the process

@@ -30,7 +30,7 @@ _LOOK = 0.1  # seconds between two looks whether time is up
 
 class Limits(NamedTuple):
     """The limits for a submission: how many seconds of processor time each check may take, as
-    explained in `Spent.exceeds`, and how many megabytes of memory."""
+    explained in `Spent.exceeds`, and how many megabytes of memory the submission may use."""
 
     seconds: float = 10
     megabytes: int = 512
@@ -43,7 +43,8 @@ class Killed(BaseException):
 
 class Submission:
     """A student's source, which runs in a process of its own, and the function `name` that it
-    defines. The process starts when the function is first asked for.
+    defines. The process starts when the function is first asked for. `modules` has the sources of
+    the student's own modules, which the source may import, by path.
 
     The source never runs in the grader's process. A context manager: leaving it ends the process
     that runs the source.
@@ -68,8 +69,9 @@ class Submission:
         """Return the submission's function for the next check, with new limits on time and on the
         bytes sent back.
 
-        Raises the error that running the source raised, or ConnectionLost; after either, every
-        later call raises it again. Raises Killed if the process that starts submissions was killed.
+        Raises the error that running the source raised, or ConnectionLost if its process ended or
+        took too long; after either, every later call raises the same error again. Raises Killed if
+        the process that starts submissions was killed.
         """
         self._start_of_check = self._spent()
         self._left = _MOST
@@ -188,7 +190,7 @@ class Submission:
 
 
 def _processor_time(process: int) -> float:
-    """Return the seconds for which all threads of a process have computed.
+    """Return the seconds for which all threads of the process with this number have computed.
 
     Returns 0 if the system does not say, as on macOS: then only the limit on the clock remains.
     """
@@ -200,9 +202,10 @@ def _processor_time(process: int) -> float:
 
 
 def _run_by_the_check(module: str, *arguments: Any) -> Any:
-    """Let a check run the blocks of a submission's kernel, or its ranks, instead of the submission
-    itself: call the function `run_elsewhere` of this module in the grader's process, which the
-    check may have replaced. Returns None if it has not; the submission then runs them itself."""
+    """Call the function `run_elsewhere` of the module with this name, with these arguments, in the
+    grader's process, and return its result. A check may have replaced the function, so that the
+    check runs the blocks of a submission's GPU kernel, or its parallel ranks. If it has not, the
+    result is None, and the submission runs them itself."""
     if module not in sys.modules:
         return None
     return sys.modules[module].run_elsewhere(*arguments)
@@ -210,8 +213,9 @@ def _run_by_the_check(module: str, *arguments: Any) -> Any:
 
 def _asked(request: Any, *descriptors: int) -> Any:
     """Send a request, with file descriptors, to the process that starts submissions, and return its
-    answer. A request with a descriptor starts a submission's process: the answer is the number of
-    this process. A request without one ends such a process: the answer is that of `worker.ended`.
+    answer. The request [], with the descriptor of a socket, starts a process for a submission; the
+    answer is the number of this process. The request [number, seconds], without a descriptor, ends
+    that process; the answer is what `worker.ended` returns.
 
     Raises Killed if the process that starts submissions does not answer. The next call then starts
     it anew.

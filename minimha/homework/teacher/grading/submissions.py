@@ -1,10 +1,12 @@
 """Assigns the answers in a folder to students and tasks.
 
-Each folder inside it belongs to a student, with files and notebooks in it and in the folders below.
-A file directly inside it belongs to the student named before the task or chapter, anna_softmax.py,
-or after it.
+Each folder inside this folder belongs to a student, with files and notebooks in it and in the
+folders below. A file directly inside it belongs to the student named before the task or chapter,
+anna_softmax.py, or after it.
+
 `downloads` knows the names that Canvas and Moodle give to folders and files. `answers` says which
-tasks a file answers; a file without a mark answers the task at the end of its name.
+tasks a file answers; a file without a line such as "# minimha homework: softmax" answers the task
+at the end of its name.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ _AFTER = re.compile(r"[ _.-]*\(?\d*\)?$")  # "softmax (1)", "softmax-2": suffixe
 
 
 class Answer(NamedTuple):
-    """A student's answer to one task: its file, its source, and the student's own modules that it
-    imports; or the problem that prevents grading."""
+    """A student's answer to one task: the path of its file, its source, and the sources of the
+    student's own modules that it imports, by path. If it cannot be graded, `problem` says why,
+    otherwise this is ""."""
 
     path: Path
     source: bytes = b""
@@ -67,7 +70,8 @@ def find(
 ) -> tuple[Found, list[Note]]:
     """Return the answers of each student by task, and notes on what is not graded.
 
-    tasks    the chapter of each task, by name
+    folder   the folder with the submissions
+    tasks    the tasks being graded: the number of the chapter of each, by name
     student  the student to whom the whole folder belongs; None if it contains the work of several
 
     Links are not followed; names that begin with a dot or two underscores are skipped.
@@ -131,7 +135,8 @@ def find(
 
 
 def _given(path: Path, tasks: Mapping[str, int], notes: list[str]) -> dict[str, Answer]:
-    """Return the answers in a file by task. Remarks on what is not graded are added to `notes`."""
+    """Return the answers in a file to the tasks in `tasks`, by name. Remarks on what is not graded
+    are added to `notes`."""
     named = _named_by_file(path, tasks)
     try:
         sources = answers(path, tasks, notes)
@@ -147,7 +152,8 @@ def _given(path: Path, tasks: Mapping[str, int], notes: list[str]) -> dict[str, 
 
 
 def _answers_another(path: Path) -> bool:
-    """Whether a file is homework for another task of the course, which is not being graded."""
+    """Whether a file that answers none of the tasks being graded is homework for another task of
+    the course."""
     if path.suffix == ".ipynb":
         return bool(answers(path, course()))
     return bool({_mark(path), *_named_by_file(path, course())} & set(course()))
@@ -160,15 +166,17 @@ def _mark(path: Path) -> str | None:
 
 
 def _named_by_file(path: Path, tasks: Iterable[str]) -> list[str]:
-    """Return a list with the one task with whose name the file's name ends, such as softmax for
-    anna_softmax.py; empty if there is none."""
+    """Return the task with whose name the name of a .py file ends, such as softmax for
+    anna_softmax.py, in a list; if several fit, the one with the longest name. The list is empty if
+    there is none."""
     stem = _AFTER.sub("", path.stem) if path.suffix == ".py" else ""
     return sorted((x for x in tasks if re.search(rf"(^|[\W_]){x}$", stem)), key=len)[-1:]
 
 
 def _student(inside: Path, tasks: Iterable[str]) -> str:
-    """Return the student to whom a file belongs, by its path in the folder; "" if the path does not
-    say."""
+    """Return the student to whom a file belongs, by its path inside the folder of the submissions;
+    "" if the path does not say. `tasks` are the names that may stand beside the student's in the
+    name of a file."""
     if len(inside.parts) > 1 or student_of(inside.name):
         return _owner(inside.parts[0])
     known = [*tasks, *(chapter.stem for chapter in CHAPTERS.values()), ADAPTERS]
@@ -191,7 +199,9 @@ def _composed(name: str) -> str:
 
 def _files(folder: Path, remarks: _Remarks) -> Iterator[Path]:
     """Yield the .py files and notebooks in a folder, down to DEEPEST levels of folders, except
-    links, pipes and devices, and add a remark for what is not read."""
+    those whose names begin with a dot or two underscores. Links, special files such as pipes,
+    archives, unreadable folders and deeper ones are not read; a remark on each is added to
+    `remarks`."""
     for top, folders, names in os.walk(
         folder,
         onerror=lambda e: remarks.append((Path(e.filename).relative_to(folder), str(e.strerror))),

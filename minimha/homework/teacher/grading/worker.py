@@ -54,8 +54,9 @@ _UNREPORTED = """
 
 
 def load_minimha() -> None:
-    """Make `minimha.kernels.numpy_tile` and what homework needs of `minimha.parallel` importable,
-    without the rest of the package."""
+    """Make two modules of minimha importable without the rest of the package:
+    `minimha.kernels.numpy_tile`, which runs kernels for GPUs on NumPy, and the part of
+    `minimha.parallel` that homework needs."""
     _loaded(_EXTENSION, f"{_engine()}/extension.py")
     kernels: Any = types.ModuleType("minimha.kernels")
     kernels.numpy_tile = _loaded("numpy_tile", "../../../kernels/gpu/numpy_tile.py")
@@ -66,8 +67,9 @@ def load_minimha() -> None:
 
 
 def _engine() -> str:
-    """Return the path of the folder of minimha_autograd: beside that of minimha if minimha is
-    installed or, in a clone of the repository, inside the folder autograd."""
+    """Return the path of the folder of minimha_autograd, the engine, relative to the folder of this
+    file. If minimha is installed, minimha_autograd is beside minimha; in a clone of the repository,
+    it is inside the folder autograd."""
     beside, in_a_clone = "../../../../minimha_autograd", "../../../../autograd/minimha_autograd"
     installed = os.path.isdir(os.path.join(os.path.dirname(__file__), beside))
     return beside if installed else in_a_clone
@@ -83,8 +85,9 @@ def _loaded(name: str, file: str) -> types.ModuleType:
 
 
 class OwnModules:
-    """Imports a student's own modules from their sources, which are given by path, such as
-    mine/maths.py. A package may lack an __init__.py."""
+    """Imports a student's own modules for Python's import system, as a member of sys.meta_path.
+    `sources` has their sources by path, such as mine/maths.py. A package may lack an
+    __init__.py."""
 
     def __init__(self, sources: Mapping[str, bytes]) -> None:
         folders = {
@@ -99,8 +102,8 @@ class OwnModules:
         }
 
     def find_spec(self, name: str, *_: Any) -> Any:
-        """Return the spec of one of the student's own modules, as Python's import system expects
-        it; None for any other module."""
+        """Return the spec of a module with this full name, as Python's import system expects it, if
+        it is one of the student's own; None for any other module."""
         if name not in self.sources:
             return None
         package = self.sources[name][0].endswith("/__init__.py")
@@ -115,7 +118,8 @@ class OwnModules:
 
 
 def execute(file: str, source: bytes, module: types.ModuleType) -> None:
-    """Run a source as the code of this module. Errors quote its lines."""
+    """Run a source as the code of this module. Tracebacks of its errors quote its lines, and call
+    them lines of `file`."""
     lines = source.decode(errors="replace").splitlines(keepends=True)
     linecache.cache[file] = len(source), None, lines, file
     exec(compile(source, file, "exec", dont_inherit=True), vars(module))
@@ -124,9 +128,9 @@ def execute(file: str, source: bytes, module: types.ModuleType) -> None:
 def lock(own: Collection[str] = ()) -> None:
     """From now on, refuse everything that a function on arrays does not need.
 
-    The process may import modules that are already imported, and the student's own, and open files
-    by their descriptors. Every other event that Python reports to audit hooks is refused, except
-    those in `_ALLOWED`.
+    The process may import modules that are already imported, and the student's own, whose full
+    names are in `own`; and it may open files by their descriptors. Every other event that Python
+    reports to audit hooks is refused, except those in `_ALLOWED`.
     """
     for module in ("os", "posix", "_signal", "_imp"):
         for name in _UNREPORTED.split():
@@ -149,8 +153,9 @@ def lock(own: Collection[str] = ()) -> None:
 
 
 def limit(megabytes: int, seconds: int) -> None:
-    """Limit memory and processor time; forbid files, sockets, processes and core dumps. If the
-    process runs as root, give up root's rights."""
+    """Limit the memory and the processor time of this process; forbid it to open or write files,
+    and to create sockets, processes and core dumps. If the process runs as root, give up root's
+    rights."""
     import resource
 
     for name, most in (
@@ -237,9 +242,9 @@ def serve(descriptor: int) -> None:
 
 
 def ended(process: int, seconds: float) -> int | None:
-    """Wait up to this many seconds for a process to end, and then kill it if it still runs. In
-    either case, kill everything that it started. Returns its exit code or minus the number of the
-    signal that ended it; None if it had to be killed."""
+    """Wait up to this many seconds for the process with the number `process` to end, and then kill
+    it if it still runs. In either case, kill everything that it started. Returns its exit code or
+    minus the number of the signal that ended it; None if it had to be killed."""
     late, code = time.monotonic() + seconds, None
     while code is None and time.monotonic() < late:
         found, status = os.waitpid(process, os.WNOHANG)
@@ -256,8 +261,8 @@ def ended(process: int, seconds: float) -> int | None:
 
 
 def prepare() -> None:
-    """Import all modules that a submission may import, and those that the process that runs it
-    needs itself."""
+    """Import all modules that a submission may import, and those that a process needs to run a
+    submission."""
     importlib.import_module("socket")
     sys.modules["ctypes"] = None  # type: ignore[assignment]  # NumPy works without it
     for module in _KNOWN.split():
@@ -275,8 +280,9 @@ def prepare() -> None:
 
 
 def importable() -> list[str]:
-    """Return, after `prepare`, the modules that a submission may import and, for modules of which
-    it gets only some names, these names, such as minimha.parallel.run."""
+    """Return the full names that a submission may import: modules, such as math, and the names that
+    it gets from modules of which it gets only a part, such as minimha.parallel.run. Call `prepare`
+    before."""
     lost = {*_REFUSED, *_OUR_OWN, *_IN_PART, __name__}
     names = [f"{module}.{name}" for module in _IN_PART for name in vars(sys.modules[module])]
     return [*(sys.modules.keys() - lost), *names]

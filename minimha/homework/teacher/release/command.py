@@ -66,10 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def write_release(options: Any) -> int:
-    """Write the folder that students get: a wheel of minimha, files to fill in, and notebooks.
-    Returns 0, the exit status of the command.
+    """Write the folder that students get, `options.folder`: a wheel of minimha, files to fill in,
+    and notebooks. Returns 0, the exit status of the command.
 
-    Raises ValueError for unusable options, OSError if the folder cannot be written.
+    Raises ValueError if the folder is not empty, if --only names no task or chapter, or in the
+    students' edition, which has no solutions; OSError if the folder cannot be written.
     """
     if replay.results():
         raise ValueError("a release needs the teacher's copy of minimha, which has the solutions")

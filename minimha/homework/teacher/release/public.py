@@ -13,10 +13,12 @@ ATTRIBUTES = ("mistake", "mistakes")
 
 
 def public(text: str, *, hidden: bool = False) -> str:
-    """Return the source without solutions, without the mistakes, which are edits of solutions, and
-    without the third hints, which nearly give the code away.
+    """Return the source `text` of tasks without solutions, without the mistakes, which are edits of
+    solutions, and without the third hints, which nearly give the code away.
 
-    hidden  whether to leave out the hidden checks, too
+    hidden  whether to leave out the hidden checks, too, which teachers keep for grading
+
+    Raises ValueError if the hints of a task are not a tuple or list in its decorator.
     """
     data = stubbed(text).encode()
     starts = [0]

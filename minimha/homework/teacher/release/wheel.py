@@ -1,4 +1,4 @@
-"""Packs editions of minimha as wheels:
+"""Packs editions of minimha, with or without solutions, as wheels:
 https://packaging.python.org/specifications/binary-distribution-format/"""
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _TASKS = Path("minimha") / "homework" / "tasks"
 
 
 def for_students(folder: Path, own: Path | None, *, last: int, hidden: bool) -> Path:
-    """Write the students' edition, a wheel, into a folder and return its path. It contains no
-    solutions, and only the chapters and tasks up to chapter `last`.
+    """Write the students' edition of minimha, a wheel, into a folder and return the path of the
+    wheel. It contains no solutions, and only the chapters and tasks up to chapter `last`.
 
-    own     a file with tasks of the teacher's own, which become part of the course
+    own     a file with tasks of the teacher's own, which become part of the course, whatever their
+            chapters are; None if there is none
     last    the number of the last chapter
-    hidden  True to leave out the hidden checks
+    hidden  True to leave out the hidden checks, which teachers keep for grading
     """
     files = dict(_library())
     for path in notebooks():
@@ -50,11 +51,12 @@ def for_students(folder: Path, own: Path | None, *, last: int, hidden: bool) -> 
 
 
 def for_grading(folder: Path, own: Path | None) -> Path:
-    """Write the edition for an autograder into a folder, and return its path. It contains
-    everything, including the solutions: they compute the right results for new random inputs in
-    each run.
+    """Write the edition of minimha for an autograder, a wheel, into a folder, and return the path
+    of the wheel. It contains everything, including the solutions: they compute the right results
+    for new random inputs in each run.
 
-    own  a file with tasks of the teacher's own, which become part of the course
+    own  a file with tasks of the teacher's own, which become part of the course; None if there is
+         none
     """
     files = dict(_library())
     files |= {f"minimha/notebooks/{path.name}": path.read_bytes() for path in notebooks()}
@@ -126,7 +128,8 @@ def _hash(data: bytes) -> str:
 
 def _results(tasks: list[Task], *, hidden: bool) -> replay.Results:
     """Run the checks of these tasks, without the hidden ones if `hidden` is true, and return what
-    the solutions returned in each check."""
+    the solutions returned: for each task, each of its checks and each function that the check
+    called, a list of the calls."""
     found: replay.Results = {}
     for task in tasks:
         for check in task.checks:

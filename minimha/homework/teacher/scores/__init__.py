@@ -1,6 +1,7 @@
 """Scores: what grading found, as text, tables, and files for the systems that keep scores.
 
-Everything here is made from the report, the dictionary that grading returns:
+Everything here is made from the report, the dictionary that grading returns. It has the following
+keys; each list contains dictionaries with the keys that stand after it:
 
     homework  the name of the graded folder
     minimha   the version

@@ -33,6 +33,8 @@ def reply_to(name: str) -> str:
     Canvas looks in a file's name for the ids of the user and of a file that the user handed in.
     Moodle looks for an id after the first underscore, such as 1234 in Jane
     Smith_1234_assignsubmission_file_feedback.
+
+    Raises ValueError if neither Canvas nor Moodle made `name`.
     """
     found = _SENT.fullmatch(name)
     if not found:

@@ -47,8 +47,10 @@ footer {{ margin-top: 3rem; font-size: 13px }}
 
 
 def write(report: dict[str, Any], folder: Path, replies: Mapping[str, str]) -> None:
-    """Write a page for each student into a folder. Its name is STUDENT.html, or the one given for
-    the student in `replies`. Raises OSError if it cannot be written."""
+    """Write an HTML page for each student into a folder. Its name, without .html, is the one that
+    `replies` has for the student or, if it has none, the student's own. Characters that file
+    systems forbid become _, long names lose their beginning, and a name that occurs again gets a
+    number. Raises OSError if a page cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     taken = set[str]()
     for student in report["students"]:
@@ -61,7 +63,7 @@ def write(report: dict[str, Any], folder: Path, replies: Mapping[str, str]) -> N
 
 
 def page(report: dict[str, Any], student: dict[str, Any]) -> str:
-    """Return the page of one student as HTML."""
+    """Return the page of one student as HTML. `student` is one of the students in the report."""
     parts = [f"<p><strong>{_points(student)} points</strong></p>"]
     parts += [_comment(text) for text in student.get("comments", [])]
     if notes := [f"<li>{escape(note)}</li>" for note in student.get("notes", [])]:
@@ -71,7 +73,8 @@ def page(report: dict[str, Any], student: dict[str, Any]) -> str:
 
 
 def filled(title: str, parts: list[str], report: dict[str, Any]) -> str:
-    """Return an HTML page with this title and these parts, which are HTML."""
+    """Return an HTML page with this title and these parts, which are HTML. Its last line has the
+    version of minimha and the seed from the report."""
     return _PAGE.format(
         title=escape(title), body="\n".join(parts), minimha=escape(report["minimha"]),
         seed=report["seed"],

@@ -20,8 +20,8 @@ _LOGINS = "SIS User ID", "SIS Login ID", "Email address"
 
 
 class Gradebook:
-    """A gradebook, read from a file. The points belong in the column named like the homework, or in
-    the only column for points if there is just one.
+    """A gradebook, read from a file. The points belong in the column with the name `homework`, that
+    of the graded folder, or in the only column for points if there is just one.
 
     Raises OSError if the file cannot be read, ValueError if neither Canvas nor Moodle made it or if
     it has no such column.
@@ -61,8 +61,8 @@ class Gradebook:
         return clear[0]
 
     def _points_possible(self, cells: dict[str, str]) -> float:
-        """Return the greatest number of points that the student whose row has these cells can get;
-        0 if the gradebook does not say."""
+        """Return the greatest number of points that the student whose row has these cells, by the
+        name of the column, can get; 0 if the gradebook does not say."""
         above = (row for row in self.rows if row[0].strip().lower() == "points possible")
         text = next(above, {self.column: ""})[self.column]
         text = cells.get("Maximum Grade", text)
@@ -72,9 +72,9 @@ class Gradebook:
             raise ValueError(f"{self.path}: the points possible are {text!r}") from None
 
     def filled(self, report: dict[str, Any]) -> str:
-        """Write a copy of the gradebook with the points filled in, beside the original:
-        grades_graded.csv for grades.csv. Returns lines for the teacher: how points were scaled,
-        which students have no row, and which rows belong to no student."""
+        """Write a copy of the gradebook with the points from the report filled in, beside the
+        original: grades_graded.csv for grades.csv. Returns lines for the teacher: how points were
+        scaled, which students have no row, and which rows belong to no student."""
         rows = [list(row) for row in self.rows]
         partners = self._partners(student["student"] for student in report["students"])
         scales, alone = set(), []
@@ -95,8 +95,8 @@ class Gradebook:
         return "".join(f"{line}\n" for line in [*lines, *(f"  {x}" for x in [*scaled, *alone])])
 
     def _partners(self, students: Iterable[str]) -> dict[str, int]:
-        """Return the number of the row for each student whose name fits exactly one row, if no
-        other student's name fits that row."""
+        """Return the number of the row for each student, by name. A student is left out whose name
+        fits no row or several rows, or the same single row as another student's name."""
         found = {}
         for student in students:
             rows = [k for k, names in self.names.items() if _plain(student) in names]
@@ -107,9 +107,10 @@ class Gradebook:
 
 
 def _names(cells: dict[str, str]) -> set[str]:
-    """Return the names by which the student in a row may be known: name, login or e-mail address,
-    or name and id together, as in the names of downloads. Empty for a row without an id, such as
-    Canvas's row with the points possible."""
+    """Return the names by which the student in a row may be known, in the form that `_plain` gives
+    them: name, login or e-mail address, or name and id together, as in the names of downloads.
+    Empty for a row without an id, such as Canvas's row with the points possible. The cells are
+    given by the name of the column."""
     number = cells.get("ID") or cells.get("Identifier", "").removeprefix("Participant ")
     full = cells.get("Student") or cells.get("Full name") or "Participant"  # if names are hidden
     if not number.strip():

@@ -70,7 +70,9 @@ class Reports:
             raise ValueError("--gradescope is for one student: add --student NAME")
 
     def write(self, report: dict[str, Any]) -> None:
-        """Write all reports. Raises OSError if a file cannot be written."""
+        """Write the report in each form for which the options ask, and print it as a table. The
+        table is left out if one of the forms goes to standard output. Raises OSError if a file
+        cannot be written."""
         if self.options.teacher:
             report = teacher.adjusted(report, self.rows)
         for name, path in self.paths.items():

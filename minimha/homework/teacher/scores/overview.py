@@ -64,8 +64,9 @@ def _task(handed_in: list[dict[str, Any]], results: tuple[dict[str, Any], ...]) 
 
 
 def _messages(students: list[dict[str, Any]]) -> list[str]:
-    """Return a table of the most frequent messages as lines of HTML, each message with its task,
-    its check and the number of students."""
+    """Return a table as lines of HTML, with the MOST (5) most frequent among the messages that were
+    a student's first failure in a task. Each message has its task, its check and the number of
+    students."""
     first = Counter(
         (task["task"], *failed[0])
         for student in students

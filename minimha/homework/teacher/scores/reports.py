@@ -73,8 +73,8 @@ def as_gradescope(report: dict[str, Any]) -> str:
 
 
 def as_table(report: dict[str, Any]) -> str:
-    """Return a table as text: one line for each student, and below it one line for each incomplete
-    task."""
+    """Return a table as text: one line for each student, and below it one line for each task whose
+    checks did not all pass, and the teacher's remarks. Notes and the seed follow at the end."""
     width = max(len(student["student"]) for student in report["students"])
     lines = []
     for student in report["students"]:
@@ -92,8 +92,8 @@ def as_table(report: dict[str, Any]) -> str:
 
 
 def remarks(student: dict[str, Any]) -> list[str]:
-    """Return what the teacher's file says about a student, one line for each adjustment of points
-    and each comment."""
+    """Return what the teacher's file says about a student of the report, one line for each
+    adjustment of points and each comment."""
     lines = []
     for task in student["tasks"]:
         if task.get("adjustment"):
@@ -104,8 +104,8 @@ def remarks(student: dict[str, Any]) -> list[str]:
 
 
 def check_points(task: dict[str, Any]) -> list[tuple[float, float]]:
-    """Return two numbers for each check of a task: the points earned, and the points that could be
-    earned."""
+    """Return two numbers for each check of a task of the report: the points earned, and the points
+    that could be earned."""
     total = sum(check["weight"] for check in task["checks"])
     shares = [task["out_of"] * check["weight"] / (total or 1) for check in task["checks"]]
     return [
@@ -115,8 +115,9 @@ def check_points(task: dict[str, Any]) -> list[tuple[float, float]]:
 
 
 def _not_passed(result: dict[str, Any]) -> str:
-    """List the checks that did not pass, by outcome: "wrong: gradients · to do: values"; or return
-    the reason that makes all of them fail, such as an import at the top of the file."""
+    """Return the names of the checks that did not pass, by outcome: "wrong: gradients · to do:
+    values"; "" if all passed. If all fail for the same reason, such as an import at the top of the
+    file, return the reason; if no answer was handed in, "missing"."""
     reasons = {check["message"] for check in result["checks"]}
     if len(reasons) == 1 < len(result["checks"]) and (reason := reasons.pop()):
         return f"{FAILED}: all, {reason.splitlines()[0][:120]}"

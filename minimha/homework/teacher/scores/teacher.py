@@ -23,8 +23,8 @@ COLUMNS = ["student", "task", "points", "comment"]
 
 
 class Row(NamedTuple):
-    """A row of the teacher's file, with points to add and a comment. `place` says for messages
-    where the row is, such as "points.csv, row 3"."""
+    """A row of the teacher's file, with points to add and a comment. `task` is "" for a comment on
+    no particular task. `place` says for messages where the row is, such as "points.csv, row 3"."""
 
     place: str
     student: str
@@ -68,8 +68,8 @@ def _points(cell: str, place: str) -> float:
 
 
 def check(found: list[Row], students: Collection[str], tasks: Collection[str]) -> None:
-    """Raise ValueError if a row names a student who is not in the folder or a task that is not
-    graded. The message suggests the most similar name."""
+    """Raise ValueError if one of these rows of the teacher's file names a student who is not in
+    `students` or a task that is not in `tasks`. The message suggests the most similar name."""
     for row in found:
         for name, names, what in (
             (row.student, students, "student in this folder"),
@@ -82,7 +82,7 @@ def check(found: list[Row], students: Collection[str], tasks: Collection[str]) -
 
 
 def adjusted(report: dict[str, Any], found: list[Row]) -> dict[str, Any]:
-    """Return the report with the points and comments of these rows added.
+    """Return the report with the points and comments of these rows of the teacher's file added.
 
     Each task gets `adjustment`, the points added, and `comment`; each student gets `comments`,
     those on no particular task.
