@@ -245,8 +245,8 @@ def setting(x: Any) -> Any:
     else is returned as it is.
 
     Arrays without axes are common: where a reduction of NumPy returns a number, those of other
-    libraries return such an array. If it is on a device, the host waits for it. The number does
-    not change if the array is modified later.
+    libraries return such an array. If the array is on a device, the host waits for it. The number
+    does not change if the array is modified later.
     """
     if type(x) in (float, int, bool):  # fast path
         return x
@@ -318,7 +318,8 @@ def copy(x: Array) -> Array:
 
 
 def clip(x: Array, low: Any = None, high: Any = None) -> Array:
-    """x with entries below low replaced by low, and entries above high replaced by high."""
+    """x with entries below low replaced by low, and entries above high replaced by high. A bound of
+    None replaces nothing."""
     if on_cupy(x):
         return x.clip(low, high)  # array-api-compat's clip would make the host wait for the GPU
     return namespace(x).clip(x, low, high)
@@ -339,7 +340,7 @@ def explain_memory(error: Exception) -> None:
 
 
 def owned(arrays: list[Any], k: int) -> Array:
-    """An array that the caller may change in place: arrays[k] itself if it is an array of NumPy or
+    """arrays[k] for a caller that may change it in place: the array itself if it is one of NumPy or
     CuPy and nothing but the list refers to it or to its memory, else a copy."""
     x = arrays[k]
     owns_memory = getattr(x, "base", x) is None  # a view's base is the array that owns its memory
@@ -526,7 +527,7 @@ def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
 
     Broadcasting copies an entry to many places. The gradient of the entry is the sum over these
     places.
-    Raises ValueError for a dx whose shape no broadcasting of such an array can give.
+    Raises ValueError if an array of this shape cannot be broadcast to the shape of dx.
     """
     if dx.shape == shape:
         return dx

@@ -14,8 +14,8 @@ _HERE = os.path.dirname(__file__) + os.sep
 
 
 def calling_lines() -> str:
-    """The lines of code outside `minimha_autograd` from which this function was called: at most
-    eight, the innermost last."""
+    """The lines of code outside `minimha_autograd` that led to this call, as a traceback shows
+    them: at most eight, the innermost last, none from outside the script or notebook cell."""
     import traceback
 
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(_HERE)]

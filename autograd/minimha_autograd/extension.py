@@ -41,8 +41,8 @@ _CHANGING = allocate_lock()
 
 class _Block:
     """An open `with point.replaced_by(function)` block and its function. A block equals only
-    itself: if two open blocks have the same function, the one that ends is removed from the list,
-    not the other."""
+    itself: if two open blocks have the same function, the one that ends is removed from the list
+    of open blocks, not the other."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -77,7 +77,8 @@ class ExtensionPoint:
 
     @contextmanager
     def replaced_by(self, function: Callable[..., Any]) -> Iterator[None]:
-        """Inside the block, in all threads, call this function instead.
+        """Inside the `with` block, in all threads, call this function in place of the default or of
+        the one that was provided.
 
         Blocks may be nested, and blocks of several threads may end in any order.
         """

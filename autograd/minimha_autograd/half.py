@@ -56,8 +56,10 @@ def rounded_like(x: Any, other: Array) -> Any:
 
 
 def in_float32(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Callable[..., Any]]:
-    """The value and the pullback of a function, computed in float32 if there are 16-bit floats. The
-    value is rounded once; the gradients stay float32, and the tape rounds them."""
+    """Call function(*arrays), which returns a value, or a tuple of values, and its pullback, and
+    return both. If any of the arrays has 16-bit floats, the function receives float32 instead. Its
+    values are then rounded to 16 bits once; the gradients stay float32, and the tape rounds
+    them."""
     halves = [x for x in arrays if backend.is_half(x)]
     if not halves:
         return function(*arrays)
@@ -88,9 +90,10 @@ def alike(*arrays: Any) -> bool:
     receive 16-bit floats as they are. They round once, and their gradients are the cotangent or its
     negative.
 
-    A number beside an array would itself be rounded first, and the gradients of arrays that
-    broadcast are sums. Products are not native even for one shape, since their gradients would be
-    rounded before they are added to others.
+    Sums and differences of other arguments are computed in float32: a number beside an array would
+    otherwise be rounded itself, and the gradients of arrays that broadcast are not the cotangent,
+    but sums of its entries. Products are not native even for one shape, since their gradients would
+    be rounded before they are added to others.
     """
     shapes = [x.shape for x in arrays if backend.is_array(x)]
     no_number = len(shapes) == len(arrays)
@@ -124,14 +127,16 @@ def bfloat16_products() -> Iterator[None]:
 
 
 def rounds_factors(x: Array) -> bool:
-    """Whether a matrix product that has x as a factor rounds its factors to bfloat16."""
+    """Whether a matrix product that has x as a factor rounds its factors to bfloat16: inside
+    `bfloat16_products`, if x is an array of float32 on a device."""
     return _rounds_products.get() and not backend.on_host(x) and x.dtype == namespace(x).float32
 
 
 def around_products(x: Array) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Two functions, to apply to the factors and to the result of a product that has x as a factor.
 
-    They round to bfloat16 and convert back if `rounds_factors(x)`, else they change nothing.
+    If `rounds_factors(x)`, the first rounds a factor to bfloat16, and the second converts the
+    result back to float32; otherwise they change nothing.
     """
     if rounds_factors(x):
         return in_bfloat16, widened
@@ -139,7 +144,7 @@ def around_products(x: Array) -> tuple[Callable[[Any], Any], Callable[[Any], Any
 
 
 def in_bfloat16(x: Any) -> Any:
-    """An array rounded to bfloat16; anything else, such as None, is returned as it is."""
+    """An array of float32 rounded to bfloat16; anything else, such as None, unchanged."""
     if not backend.is_array(x):
         return x
     return rounded(x, backend.dtype(namespace(x), "bfloat16"))

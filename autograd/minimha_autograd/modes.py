@@ -56,27 +56,30 @@ class _Counted(ContextDecorator):
 
 
 class no_grad(_Counted):  # noqa: N801  reads as a statement
-    """Operations on Tensors are not recorded on the tape inside: `with no_grad():`, or `@no_grad()`
-    on a function. A block applies to the current thread or asyncio task alone (see `contextvars`),
-    and to tasks that are created inside the block, even after it has ended."""
+    """Inside `with no_grad():`, or a function decorated with `@no_grad()`, operations on Tensors
+    are not recorded for backward(), and their results require no gradient. A block applies to the
+    current thread or asyncio task alone (see `contextvars`) and to tasks that are created inside
+    the block; to these it applies even after it has ended."""
 
 
 class detect_anomaly(_Counted):  # noqa: N801
-    """NaN and infinity raise an error where they first appear, forward or backward.
+    """Inside `with detect_anomaly():`, or a function decorated with `@detect_anomaly()`, NaN and
+    infinity raise FloatingPointError where they first appear, forward or backward.
 
-    FloatingPointError names the operation, the first such entry, and the lines that called the
-    operation. In a value, NaN is an anomaly; so is infinity, unless an input contains one already,
-    as a mask of −∞ does. In a gradient, both are. To notice that an array that a pullback needs
-    was changed in place, all its entries are compared, on devices too. All this takes time and
-    synchronises a GPU: use it to search for a mistake, not for training.
+    The error names the operation, the first such entry, and the lines that called the operation.
+    A NaN in the value of an operation raises it, and so does an infinity, unless an input contains
+    an infinity or a NaN already, as a mask of −∞ does. In a gradient, both raise it. To notice that
+    an array that a pullback needs was changed in place, all its entries are compared, on devices
+    too. All this takes time and synchronises a GPU: use it to search for a mistake, not for
+    training.
     """
 
 
 @contextmanager
 def watch(function: Callable[[str, Any], Any]) -> Iterator[None]:
-    """Within the block, function(name of the operation, value) is called with every Tensor that an
-    operation makes, and the result of the function replaces the Tensor. Gradient checks locate
-    mistakes with it."""
+    """Within the `with` block, function(name of the operation, value) is called with every Tensor
+    that an operation makes, and the result of the function replaces the Tensor. Gradient checks
+    use this to locate mistakes."""
     modes.set(modes.get()._replace(watchers=(*modes.get().watchers, function)))
     try:
         yield

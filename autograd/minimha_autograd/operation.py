@@ -40,14 +40,14 @@ Wanted = Any
 
 
 class Operation(Protocol):
-    """The result of `operation`: for arrays it returns arrays; if any argument is a Tensor, it
-    returns Tensors. `with_pullback` takes arrays and returns the value and the pullback.
+    """What the decorator `operation` makes of a function. Called with arrays, it returns arrays; if
+    any argument is a Tensor, it returns Tensors. `with_pullback` takes arrays and returns the value
+    and the pullback, which computes the gradients of the arrays from those of the value.
 
     `function` is the function as it was written. Other operations call it directly, since they
-    have checked their own arguments already, and the tape notices if an array that it saves is
-    changed. `wanted` makes the named tuple of booleans that tells such a call which gradients are
-    wanted: in `linear.wanted(x=True, w=True)`, False stands for each array that is not named.
-    `wanted` is None if the function has no keyword of this name.
+    have checked their own arguments already. `wanted` makes the named tuple of booleans that tells
+    such a call which gradients are wanted: in `linear.wanted(x=True, w=True)`, False stands for
+    each array that is not named. `wanted` is None if the function has no keyword of this name.
     """
 
     __name__: str
@@ -85,17 +85,17 @@ def operation(
 
     function     takes arrays by position and settings by name, returns (value, pullback), several
                  values as a tuple: see the top of `minimha_autograd/operation.py`
-    requirement  called with the arguments after an error: returns the requirement that they violate
-                 and the likely fix, or None
-    converts     the value may have another dtype or library than that of the arguments
+    requirement  called with the arguments after an error: returns a message with the requirement
+                 that they violate and the likely fix, or None if they violate none
+    converts     True if the value may differ from the arguments in dtype or library
     settings     the names of positional arguments that are settings, not arrays, such as the
                  subscripts of einsum; their gradients are None
     describes    whether errors list the arguments; False if the function's own errors name them
     narrow       the names of arguments, such as weights, that may have 16 or 8 bits beside wider
                  ones; they may also be objects, such as quantised weights, of a class that the
                  function knows. The pullback returns gradients of the wider dtype for them
-    native       a predicate of the arguments from `half`: whether the function receives 16-bit
-                 floats as they are; by default it receives float32
+    native       a function of the arguments, such as `half.always`, that says whether `function`
+                 receives 16-bit floats as they are; without it, it receives them as float32
     selecting    the names of settings that are indices: an array without axes in them stays on its
                  device. In other settings it becomes a Python number, unless it is boolean
 
@@ -105,9 +105,9 @@ def operation(
 
     The operation raises TypeError for arrays of two libraries, for arrays of two float types
     (unless `narrow` allows it), and for arguments that are not arrays or numbers; None is allowed
-    where it is the default. It raises common errors of the library again with its own name, the
-    requirement and the arguments. The pullback raises TypeError unless it returns one gradient for
-    each argument.
+    where it is the default. If the array library raises a common error, the operation raises it
+    again with a message that has its own name, the requirement and the arguments. backward() raises
+    TypeError if the pullback of `function` does not return one gradient for each argument.
     """
     options = Options(
         requirement=requirement,
@@ -154,8 +154,8 @@ def _lifted(function: Callable[..., tuple[Any, Pullback]], options: Options) -> 
 
 
 def _for_tensors(signature: Signature) -> Callable[..., Any]:
-    """The operation itself, a function of arrays and Tensors. It records a node on the tape if the
-    gradient of any Tensor is wanted."""
+    """The operation itself, a function of arrays and Tensors that calls the function of
+    `signature`. It records a node on the tape if the gradient of any Tensor is wanted."""
     name = signature.name
     arity = signature.arity
     call = signature.call
@@ -219,8 +219,8 @@ def _for_tensors(signature: Signature) -> Callable[..., Any]:
 
 
 def _for_arrays(signature: Signature) -> Callable[..., tuple[Any, Pullback]]:
-    """The operation's `with_pullback`, a function of arrays alone: it returns the value and the
-    pullback, and records nothing on the tape."""
+    """The operation's `with_pullback`, a function of arrays alone that calls the function of
+    `signature`: it returns the value and the pullback, and records nothing on the tape."""
 
     def with_pullback(
         *arrays: Any, wanted: tuple[bool, ...] | None = None, **given: Any
@@ -310,8 +310,8 @@ class Signature:
         recorded: bool,
     ) -> tuple[Any, list[Any], Pullback, Any, tuple[Any, ...]]:
         """Call the function. Returns its value, the value as a list of arrays, the pullback, and
-        the two parts of `Dtypes`: the dtype that the floating-point arrays share, and for each
-        array its dtype if that has 16 bits, else None.
+        the two parts of `Dtypes`: the dtype that the floating-point arrays share, None if there are
+        none; and for each array its dtype if that has 16 bits, else None, or () if none has.
 
         wanted    for each array something that is true if its gradient is wanted, such as the edge
                   along which the tape sends it, and else false, such as None
@@ -368,8 +368,8 @@ class Signature:
 
     def _rounded(self, y: Any, dtype: Any, recorded: bool) -> Any:
         """The value y in `dtype`, that of the arguments: rounded if that has 16 bits. With the
-        option `converts`, y may have any dtype. Raises TypeError for another floating-point dtype,
-        and for a complex value that would be recorded on the tape."""
+        option `converts`, y may have any dtype. Raises TypeError for another floating-point dtype
+        and, if the call is `recorded` on the tape, for a complex value."""
         if self._options.converts:
             refusals.check_dtype(y, None, recorded)
             return y
@@ -480,8 +480,9 @@ class Signature:
         return [settings.pop(name, None) for name in names]
 
     def _setting(self, name: str, x: Any) -> Any:
-        """Convert a setting: a Tensor to its array, an array without axes to a Python number unless
-        it is boolean. Raises TypeError for a Tensor that requires a gradient, except in no_grad."""
+        """The setting x, called `name`, as the function receives it: a Tensor becomes its array,
+        and an array without axes a Python number unless it is boolean. Raises TypeError for a
+        Tensor that requires a gradient, except in no_grad."""
         if isinstance(x, Variable):
             if x._edge is not None and not modes.get().no_grad:
                 raise TypeError(f"{self.name}: no gradient flows to {name}: detach() it")
@@ -505,9 +506,9 @@ class Signature:
 
 
 def _maker_of_wanted(names: tuple[str, ...]) -> Callable[..., Wanted]:
-    """A function that makes `wanted`, a named tuple whose fields are the names of the arrays, from
-    booleans by position or by name; False for those that are left out. Without names, it makes a
-    plain tuple."""
+    """A function that makes `wanted`, which tells an operation the gradients to compute: a named
+    tuple of booleans whose fields are the names of the arrays. The function takes the booleans by
+    position or by name; those left out are False. If `names` is empty, it makes a plain tuple."""
     if not names:
         return lambda *booleans: booleans
     left_out = [False] * len(names)

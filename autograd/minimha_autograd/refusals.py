@@ -14,13 +14,17 @@ _EXPLAINED = (AttributeError, IndexError, OverflowError, RuntimeError, TypeError
 
 
 def common_dtype(name: str, arrays: Mapping[str, Any], optional: set[str]) -> Any:
-    """The dtype of the floating-point arrays among the arguments of an operation, called `name` in
-    messages. None if no argument is a floating-point array.
+    """The dtype that the floating-point arrays among the arguments of an operation share; None if
+    there are no such arrays.
+
+    name      the name of the operation, for messages
+    arrays    its arguments by name
+    optional  the names of those that may be None
 
     Raises TypeError for arrays of two libraries or of two floating-point dtypes, since nothing is
-    converted silently, for arrays whose entries are neither numbers nor booleans, or are floats in
-    the byte order of another machine, and for an argument that is neither an array nor a number.
-    The arguments named in `optional` may be None.
+    converted silently; for an array whose entries are neither numbers nor booleans; for one whose
+    entries are floats in the byte order of another machine; and for an argument that is neither an
+    array nor a number.
     """
     present = {label: x for label, x in arrays.items() if backend.is_array(x)}
     for label, x in arrays.items():
@@ -41,9 +45,9 @@ def common_dtype(name: str, arrays: Mapping[str, Any], optional: set[str]) -> An
 
 
 def check_dtype(y: Array, dtype: Any, recorded: bool) -> None:
-    """Raise TypeError if y, the value of an operation, is a floating-point array of another dtype
-    than `dtype`, that of the arguments (None if y may have any dtype). Also raise it if y is
-    complex and the call is `recorded` on the tape."""
+    """Raise TypeError if y, the value of an operation, is a floating-point array whose dtype is not
+    `dtype`, that of the arguments; if dtype is None, y may have any dtype. Also raise TypeError if
+    y is complex and the call is `recorded` on the tape."""
     if recorded and backend.is_complex(y):
         raise TypeError("complex values have no gradient: use no_grad()")
     if dtype is not None and y.dtype != dtype and backend.is_floating(y):
@@ -58,8 +62,8 @@ def explained(
     requirement: Callable[[], str | None] | None,
 ) -> Exception:
     """An error to raise in place of `error`, which a call of the operation `name` raised. Its
-    message has the name, what `requirement` finds wrong or else the old message, and the shape and
-    dtype of each argument.
+    message has the name, the message that `requirement` returns or, if this is None, the old
+    message, and the shape and dtype of each argument in `arrays`, by name.
 
     The new error has the class of the old one or, if this class cannot be made from a message
     alone, its nearest base class that can. But if an argument is not an array, an AttributeError

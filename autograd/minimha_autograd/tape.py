@@ -48,8 +48,8 @@ if hasattr(os, "register_at_fork"):
 
 
 class Variable:
-    """The part of a Tensor that the engine uses: its array, and the node of the tape that made
-    it."""
+    """The base class of Tensor, with what the engine uses of it: its array, and the node of the
+    tape that records the operation from which the array came."""
 
     __slots__ = ("__weakref__", "_data", "_edge")
     _data: Array
@@ -132,12 +132,15 @@ class Node:
         return tuple(map(_as_dtype, gradients, self.halves))
 
     def gradients(self, *dys: Array | None) -> tuple[Array | None, ...]:
-        """As `pullback`, but the gradients of 16-bit arguments may still be float32. The caller
-        rounds them, after adding the gradients from all uses of an argument.
+        """The gradients of the arguments from dys, those of the values, as `pullback` returns them,
+        except that the gradients of 16-bit arguments may still be float32. The caller rounds them,
+        after adding the gradients from all uses of an argument.
 
-        Raises RuntimeError if a saved array has changed, TypeError or ValueError unless there is
-        one gradient for each argument, of its dtype and of its shape or the shape to which it was
-        broadcast. Errors of the pullback itself get a note with the name of the operation.
+        Raises RuntimeError if the graph was freed, or if an array that the pullback saved has
+        changed; TypeError unless the pullback returns a tuple with one gradient for each argument,
+        and for a gradient of another dtype than the argument; ValueError for a gradient whose shape
+        is neither that of the argument nor one to which the argument could be broadcast. Errors of
+        the pullback itself get a note with the name of the operation.
         """
         signature = self.signature
         function = self.function or gone
@@ -196,8 +199,12 @@ class Node:
             debug.check_gradient(dx, f"first appeared in {part}", self.lines)
 
     def _fitted(self, dx: Any, shape: Any) -> Array:
-        """The gradient dx of an argument as an array of this shape, that of the argument: summed
-        over the axes along which broadcasting repeated it."""
+        """The gradient dx of an argument as an array of `shape`, the shape of the argument: summed
+        over the axes along which broadcasting repeated the argument. For an argument of 16 bits
+        the result is float32.
+
+        Raises ValueError if the shapes do not fit, TypeError for another dtype than the
+        argument's."""
         dx = backend.asarray(dx)  # NumPy's sum over all axes is a scalar
         dtype = self.dtype
 
@@ -213,13 +220,14 @@ class Node:
 
 
 def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
-    """Call the pullbacks of all nodes that value k of root depends on, the newest node first.
+    """The backward pass from value k of root: call the pullbacks of all nodes that it depends on,
+    the newest node first, and add the gradients of leaves to the `grads` of these.
 
-    This is a topological order: when a node is visited, all its gradients have arrived. Gradients
-    of leaves change only after every pullback has run.
+    The newest first is a topological order: when a node is visited, all parts of its gradients have
+    arrived. The `grads` change only after every pullback has run.
 
     seed    the gradient of value k of root
-    retain  keep the graph, and the gradients of all its nodes; otherwise only leaves keep theirs
+    retain  if True, keep the graph for another backward(), and add to the `grads` of all its nodes
     """
     results = []  # nodes whose gradients are to be kept
     halves: dict[int, Any] = {}  # 16-bit dtypes, by the order of nodes whose sums are wider
@@ -275,14 +283,15 @@ def backward(root: Node, k: int, seed: Array, retain: bool) -> None:
 
 
 def _as_dtype(dx: Array | None, dtype: Any) -> Array | None:
-    """dx rounded to a 16-bit dtype; dx itself if either is None."""
+    """dx rounded to `dtype`, which has 16 bits; dx itself if dx or dtype is None."""
     if dx is None or dtype is None or dx.dtype == dtype:
         return dx
     return backend.namespace(dx).astype(dx, dtype)
 
 
 def _sum(a: Array, b: Array, half: bool = False) -> Array:
-    """a + b, two parts of a gradient; in float32 if `half`, as 16-bit gradients are added."""
+    """a + b, the sum of two parts of a gradient. If `half` is true, parts of 16 bits become float32
+    before they are added, and the sum is float32."""
     if half:
         a = widened(a)
         b = widened(b)
@@ -293,8 +302,8 @@ def _sum(a: Array, b: Array, half: bool = False) -> Array:
 
 
 def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:
-    """Add the gradients of each node's values to its `grads`, the sums of earlier backward()
-    calls."""
+    """Add new gradients to the `grads` of nodes, the sums over earlier backward() calls. `results`
+    are pairs of a node and a list with the gradient of each of its values, None if none came."""
     # Under a lock, since two threads that read the same old sum would lose one of their parts.
     with _accumulating:
         for node, dys in results:
@@ -310,8 +319,11 @@ def _accumulate(results: list[tuple[Node, list[Array | None]]]) -> None:
 
 
 def _call_hooks(node: Node, dys: list[Array | None]) -> None:
-    """Call each hook of a node with the gradient of its value. If the hook returns a gradient and
-    not None, this replaces the old one in `dys`."""
+    """Call the hooks of a node, each with the gradient of the value for which it was registered. If
+    a hook returns a gradient and not None, this replaces the old one in `dys`, the gradients of the
+    node's values. Where `dys` has None, no hook is called.
+
+    Raises ValueError for a new gradient of another shape, dtype, library or device."""
     hooks = tuple((node.hooks or {}).values())  # a hook may remove itself
     for k, hook in hooks:
         dy = dys[k]
@@ -349,8 +361,8 @@ _content = operator.attrgetter("cell_contents")
 def saved_arrays(pullback: Any) -> list[Array]:
     """The arrays that a pullback saved.
 
-    Looks into closures and defaults of functions, tuples, lists, dictionaries, partials, and the
-    attributes of callable objects and of the objects of methods.
+    Looks into closures and defaults of functions, tuples, lists, values of dictionaries, partials,
+    the attributes of callable objects, and those of the objects to which methods are bound.
     """
     found: list[Array] = []
     seen = set()  # by id, since a function may close over itself
@@ -407,7 +419,7 @@ def checksum(arrays: Sequence[Array], whole: bool = False) -> int:
 
 
 def ancestors(root: Node) -> list[Node]:
-    """Root and all nodes that it depends on, the newest first."""
+    """The node root and all nodes of the tape that it depends on, the newest first."""
     found = {root}
     unvisited = [root]
 

@@ -17,14 +17,15 @@ _Binary = Callable[[Any, Any], "Tensor"]
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Any:
-    """A comparison method of Tensor. It returns compare(a, b) for the Tensor's array a, and b from
-    the other operand, which may be a Tensor, an array or a number."""
+    """A comparison method of Tensor, such as __lt__, from a function such as operator.lt. The
+    method returns compare(a, b), an array: a is the array of the Tensor, and b is the other
+    operand, an array or a number, or the array of the other operand if that is a Tensor."""
     return lambda self, other: compare(self._data, array_of(other))
 
 
 def _swapped(operation: ops.Operation) -> _Binary:
-    """A method such as __radd__, which Python calls for other + Tensor if `other` itself cannot
-    add a Tensor. It returns operation(other, self)."""
+    """A method such as __radd__, made from an operation such as `ops.add`. Python calls it for
+    other + Tensor if `other` itself cannot add a Tensor. It returns operation(other, self)."""
     return lambda self, other: operation(other, self)
 
 
@@ -35,8 +36,8 @@ class Tensor(Variable):
     requires_grad  if True, the Tensor is a leaf, an input of the computation that gets a gradient:
                    backward() adds it to .grad. The data must then be real floating-point numbers
 
-    Operators, and most methods, are operations of `ops`, which the tape records where a gradient is
-    required; comparisons give arrays.
+    Operators such as +, and most methods, are operations of `ops`. If an argument requires a
+    gradient, the operation is recorded for backward(). Comparisons give arrays, without gradients.
     Raises TypeError for data that is not numbers and, with requires_grad=True, for numbers that are
     not real floats; ValueError for nested lists of different lengths.
     """
@@ -55,8 +56,9 @@ class Tensor(Variable):
 
     @staticmethod
     def _made(data: Array, node: Node | None, k: int) -> Tensor:
-        """A Tensor for `data`, which is value number k of `node`. Integers and booleans get no
-        node, since no gradient flows through them."""
+        """A Tensor for `data`, value number k of the call of an operation that `node` records; node
+        is None if the call was not recorded. Integers and booleans get no node, since no gradient
+        flows through them."""
         tensor = object.__new__(Tensor)  # without the checks of __init__
         tensor._data = data
         tensor._edge = None
@@ -68,10 +70,10 @@ class Tensor(Variable):
 
     @property
     def data(self) -> Array:
-        """The array. A leaf can be assigned a new one, and so can a Tensor that requires no
-        gradient. If the new array of a leaf differs from the old one in shape, dtype, library
-        or device, the leaf drops its .grad, and backward() through a graph made from the old
-        array raises an error."""
+        """The array. A Tensor that requires no gradient can be assigned a new one, and so can a
+        leaf, a Tensor that was made with requires_grad=True; others raise RuntimeError. If the
+        new array of a leaf differs from the old one in shape, dtype, library or device, the leaf
+        drops its .grad, and backward() from results of the old array raises RuntimeError."""
         return self._data
 
     @data.setter
@@ -101,8 +103,9 @@ class Tensor(Variable):
         self._data = data
 
     def _begin_again(self, data: Array) -> None:
-        """Give this Tensor a new leaf node for `data`, with the hooks of its old node, which
-        becomes unusable."""
+        """Give this leaf a new node of the tape, since the gradients of its old array do not fit
+        `data`, the new one. The new node takes over the hooks, functions that backward() calls
+        with the gradient; backward() to the old node raises RuntimeError."""
         _require_floating(data)
         old, _ = self._required_edge("this is")
         leaf = Node()
@@ -115,16 +118,18 @@ class Tensor(Variable):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether backward() computes a gradient for this Tensor: True for a leaf that was made
-        with requires_grad, and for floating-point results of operations on the tape."""
+        """Whether backward() computes a gradient for this Tensor: True if it was made with
+        requires_grad=True, and for the floating-point result of an operation with an argument that
+        requires a gradient, unless the operation was called inside no_grad."""
         return self._edge is not None
 
     @property
     def grad(self) -> Array | None:
         """The gradient accumulated by backward(): an array of the library and dtype of data.
 
-        None before the first backward(). Leaves get one, and with backward(retain_graph=True) also
-        the other Tensors through which the gradient flows.
+        None before the first backward(), and for a Tensor that requires no gradient. backward()
+        sets it in leaves, the Tensors that were made with requires_grad=True. With
+        retain_graph=True it also sets it in the other Tensors through which the gradient flows.
         """
         if self._edge is None:
             return None
@@ -171,11 +176,12 @@ class Tensor(Variable):
         return backend.to_numpy(self._data).item()
 
     def backward(self, gradient: Any = None, *, retain_graph: bool = False) -> None:
-        """Add the gradients of this Tensor to the .grad of every leaf that it depends on.
+        """Add the gradients of this Tensor to the .grad of every leaf that it depends on. Leaves
+        are the Tensors that were made with requires_grad=True.
 
         gradient      dL/dself, an array or Tensor of this shape; needed unless there is one entry
-        retain_graph  keep the graph, for another backward through it, and the .grad of every Tensor
-                      in it
+        retain_graph  if True, keep the graph, the record of the operations that led here, so that
+                      backward() can be called again, and add to the .grad of every Tensor in it
 
         Raises RuntimeError if a needed gradient is missing, if this Tensor requires none, if the
         graph was freed, or if an array that the graph saved was changed. To notice a change,
@@ -220,7 +226,7 @@ class Tensor(Variable):
         Tensor has 16 bits, the gradient may also be float32, which is rounded. Numbers and lists
         are converted.
 
-        Raises ValueError for another shape, TypeError for other differences.
+        Raises ValueError for another shape, TypeError for another dtype, library or device.
         """
         array = array_of(gradient)
 
@@ -270,8 +276,8 @@ class Tensor(Variable):
         return f"Tensor({shown})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Describe a Tensor and its .grad for copies and pickles. Raises TypeError if an operation
-        on the tape made it, since a copy would lose the graph."""
+        """Describe a Tensor and its .grad for copies and pickles. Raises TypeError if it is the
+        result of a recorded operation, since a copy would lose this record."""
         if self._edge is not None and self._edge[0].function is not None:
             raise TypeError("a Tensor with a recorded graph cannot be copied: detach() it first")
 
@@ -455,8 +461,8 @@ for _name, _method in vars(Tensor).items():
 
 
 class Hook:
-    """A function that backward() calls with the gradient of one Tensor, until remove() is
-    called."""
+    """A function, `hook`, that backward() calls with the gradient of one Tensor, value number k of
+    `node`, until remove() is called. `Tensor.register_hook` returns it."""
 
     def __init__(self, node: Node, k: int, hook: Callable[[Array], Any]) -> None:
         if node.hooks is None:

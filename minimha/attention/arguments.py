@@ -31,8 +31,9 @@ class Inputs(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients of the inputs; None for those that are not wanted or not given. Where an input
-    is broadcast, its gradient may still have the shape to which it is broadcast."""
+    """The gradients of the seven inputs of attention; None for those that are not wanted or not
+    given. Where an input is broadcast, its gradient may still have the shape to which it is
+    broadcast."""
 
     query: Array | None = None  # (…, H, T, D)
     key: Array | None = None  # (…, G, S, D)
@@ -44,8 +45,10 @@ class Gradients(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """The arguments that every implementation of attention receives. The property `inputs` selects
-    the seven that have gradients."""
+    """The arguments that every implementation of attention receives: those of
+    `scaled_dot_product_attention`, checked. keep, drawn if it was not given, is True for the
+    weights that dropout keeps, and None without dropout; p is the probability of dropout. The
+    property `inputs` selects the seven arguments that have gradients."""
 
     query: Array  # (…, H, T, D)
     key: Array  # (…, G, S, D)

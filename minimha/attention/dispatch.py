@@ -82,8 +82,9 @@ def choose(request: str, x: Arguments) -> Candidate:
 def computed(
     chosen: Candidate, x: Arguments, wanted: Wanted
 ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
-    """Compute attention by the candidate chosen: the values (out, weights, lse), where weights and
-    lse are None unless asked for, and the pullback to the seven inputs.
+    """Compute attention by the function of the candidate `chosen`. Returns the values (out,
+    weights, lse) and the pullback to the seven inputs, query to softcap. If x.return_weights is
+    False, weights may be None; if x.return_lse is False, so may lse.
 
     A candidate is native if it accepts 16-bit floats and a `Draw`, the seed of a dropout mask. If
     it is not, it receives float32 and a boolean array in place of them.
@@ -171,8 +172,8 @@ def explain_dispatch(
 
 
 def decide(request: Any, x: Arguments) -> Dispatch:
-    """Decide which implementation computes attention for these arguments, given the request, and
-    record the reasons."""
+    """Decide which implementation computes attention for these arguments. The request is the name
+    of an implementation, "auto" or a function. The result has the name and the reasons."""
     if callable(request):
         return Dispatch(request.__name__, {request.__name__: "requested"})
     auto = request == "auto"
@@ -197,7 +198,8 @@ def decide(request: Any, x: Arguments) -> Dispatch:
 
 
 class Ranking(NamedTuple):
-    """Which implementations "auto" tries, and the reasons that `explain_dispatch` shows."""
+    """Which implementations of attention "auto" tries, in their order, and the reasons that
+    `explain_dispatch` shows."""
 
     names: tuple[str, ...]  # the fastest first
     verdict: str  # the reason for the first that supports the arguments
@@ -273,7 +275,7 @@ def _candidate(name: str) -> Candidate:
 
 
 def _in_order(request: Any, x: Arguments) -> Candidate:
-    """The candidate "microkernel", the only implementation that keeps the promise of
+    """The candidate registered as "microkernel", the only implementation that keeps the promise of
     `batch_invariant`: the attention of a sequence has the same bits alone and in a batch.
 
     Raises TypeError if microkernel cannot keep the promise for these arguments, or if another

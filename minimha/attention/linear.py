@@ -25,8 +25,8 @@ of the two."""
 
 
 class Gradients(NamedTuple):
-    """The gradients of the six arrays that a step, which is `position` or `chunk`, receives. The
-    gradient of beta is None if beta is None."""
+    """The gradients of the six arrays that `position` or `chunk` receives, each of which computes a
+    step of linear attention. The gradient of beta is None if beta is None."""
 
     query: Array  # (…, T, D)
     key: Array  # (…, T, D)
@@ -142,8 +142,8 @@ def _computed(
     form: str,
     chunk: int,
 ) -> Result:
-    """Check the arguments of `linear_attention` or `gated_delta_rule`, and return the values (out,
-    state) and the pullback to the six arrays."""
+    """Check the arguments of `gated_delta_rule` or, with None for beta, of `linear_attention`.
+    Return the values (out, state) and the pullback to the six arrays, query to state."""
     rows = query.shape[:-1]  # (…, H, T)
     if not rows or key.shape != query.shape or value.shape[:-1] != rows:
         raise ValueError("query and key must be (…, H, T, D), and value (…, H, T, Dv)")
@@ -195,8 +195,9 @@ def chunked(
     *,
     size: int,
 ) -> Result:
-    """Go through all positions in steps of `size` positions. Each step continues from the state
-    that the step before it returns.
+    """Compute linear attention or, unless beta is None, the gated delta rule, in steps of `size`
+    positions, by `position` if size is 1, else by `chunk`. Each step continues from the state that
+    the step before it returns. Returns out of all positions, the last state, and the pullback.
 
     The pullback goes through the steps in reverse order, and hands the gradient of the state from
     each step to the one before it.
@@ -253,8 +254,9 @@ def position(
     log_decay: Array,  # log α (…, 1)
     state: Array,  # S (…, D, Dv)
 ) -> Result:
-    """The step for a single position, whose q, k and v are row vectors. The second column has the
-    gradients; read it from the bottom up.
+    """One step of linear attention or the gated delta rule, for a single position, whose q, k and v
+    are row vectors: from the state S before it to out and the state after it. The second column has
+    the gradients; read it from the bottom up.
 
         kept  = α S                dα = Σ dkept · S,       dS = α dkept
         error = v − k kept         dv = derror,            dkept −= kᵀ derror,  dk −= derror keptᵀ
@@ -262,7 +264,7 @@ def position(
         after = kept + kᵀ new      dkept = dafter,         dnew = k dafter,     dk = new dafterᵀ
         out   = q after            dafter += qᵀ dout,      dq = dout afterᵀ
 
-    In linear attention, new = v.
+    In linear attention, beta is None and new = v.
     """
     xp = namespace(query)
     alpha = xp.exp(log_decay)[..., None]  # (…, 1, 1)
@@ -307,11 +309,12 @@ def chunk(
     log_decay: Array,  # (…, T)
     state: Array,  # S (…, D, Dv)
 ) -> Result:
-    """The step for T positions at once, by products of matrices.
+    """One step of linear attention or the gated delta rule, for T positions at once, by products of
+    matrices: from the state S before the chunk of positions to out and the state after it.
 
         out   = past + weights new         what the queries read: see `reading`
         error = V − (own + coupling new)   V minus what the keys read, from S and earlier keys
-        new   = β error                    in linear attention, new = V
+        new   = β error                    in linear attention, beta is None and new = V
         after = whole · S + (until · K)ᵀ new
 
     Each key writes its row of new to the state. past and own are what the queries and the keys read

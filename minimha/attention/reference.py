@@ -156,9 +156,11 @@ def _capped(
 
 
 def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tuple[Array, Pullback]:
-    """The softmax of the scores, with a sink, which broadcasts to (…, H), unless it is None. The
-    pullback takes the gradients of the weights and of lse, which is None if lse is not used. It
-    returns the gradients of the scores and of the sink; the latter is None without a sink."""
+    """The softmax of the scores, with a sink, which broadcasts to (…, H), unless that is None. At
+    hidden pairs, where the boolean array `visible` is False, the weights are 0; None hides nothing.
+
+    The pullback takes the gradients of the weights and of lse, the latter None if lse is not used.
+    It returns the gradients of the scores and of the sink, the latter None without a sink."""
     if sink is None:
         weights, pull = masked_softmax(scores, mask=visible)
 
@@ -180,8 +182,9 @@ def _normalised(scores: Array, sink: Array | None, visible: Array | None) -> tup
 
 
 def drop_weights(weights: Array, keep: Array | None, p: float) -> tuple[Array, Pullback]:
-    """The weights after dropout with probability p, and the pullback. keep is True for the weights
-    that dropout keeps; if it is None, the weights stay unchanged."""
+    """The weights after dropout with probability p, and the pullback from their gradient to that of
+    the weights. keep is True for the weights that dropout keeps, which are divided by 1 − p; if it
+    is None, the weights stay unchanged."""
     if keep is None:
         return weights, lambda dy: dy
     dropped, pull = dropout.function(weights, keep, p=p)
@@ -219,8 +222,9 @@ def pair_scores(
 ) -> tuple[Array, Pullback]:
     """y = Q Kᵀ for query (…, H, T, D), key (…, G, S, D), y (…, H, T, S).   dQ = dy K, dK = dyᵀ Q.
 
-    At a pair that the boolean mask hides, y is finite, and dy must be 0. If dy is NaN or infinite
-    there, the pullback replaces it by 0.
+    Query head h reads key head h // (H // G). At a hidden pair, where the boolean mask is False,
+    y is finite even if the query or the key is not. There, dy must be 0, or NaN or infinite, which
+    the pullback replaces by 0.
     """
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:
@@ -245,8 +249,8 @@ def weighted_sum(
 
         dweights = dy Vᵀ,  dV = weightsᵀ dy
 
-    A pair that the boolean mask hides must have weight 0. It contributes nothing to y and dV, even
-    if its value or dy is NaN.
+    Query head h reads value head h // (H // G). A hidden pair, where the boolean mask is False,
+    must have weight 0. It contributes nothing to y and dV, even if its value or dy is NaN.
     """
 
     def pullback(dy: Array) -> tuple[Array | None, ...]:

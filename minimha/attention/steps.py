@@ -58,7 +58,7 @@ def attention_steps(
         scaled   scale · raw
         capped   softcap · tanh(scaled / softcap)        with a softcap
         biased   capped + bias                           with a bias
-        scores   the last of these, −∞ where hidden
+        scores   the last of the above, −∞ where hidden
         weights  softmax(scores), with the sink
         keep     True for weights that dropout keeps     with dropout; broadcasts to (…, H, T, S)
         dropped  keep · weights / (1 − dropout)          with dropout

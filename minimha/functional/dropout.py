@@ -57,7 +57,7 @@ class Draw(NamedTuple):
 
     def array(self, shape: tuple[int, ...], *, like: Array) -> Array:
         """The boolean array of this shape, (…, T, S), True where an entry is kept, in the library
-        and on the device of like."""
+        and on the device of the array `like`."""
         xp = namespace(like)
         *lead, t, s = shape
         count = functools.partial(xp.arange, dtype=xp.uint32, device=like.device)
@@ -90,9 +90,10 @@ def draw(
     name: str,
     as_seed: bool = False,
 ) -> Array | Draw | None:
-    """Draw which entries dropout keeps: a boolean array of this shape, in the library of like. If p
-    is 0, nothing is drawn and the result is None.
+    """Draw which entries dropout keeps: a boolean array of this shape, in the library of the array
+    `like`, True with probability 1 − p. If p is 0, nothing is drawn and the result is None.
 
+    rng      the generator to draw from
     name     what error messages call p
     as_seed  whether to return a `Draw`, which stores only a seed, in place of the array
 

@@ -11,8 +11,9 @@ from .implementations import accelerated
 
 
 def _entries(table: Array, indices: Array) -> int:
-    """The size that decides whether a kernel is used: the number of entries of y. It is 0 if the
-    arguments do not have the right types or axes, so that `embedding` itself raises the error."""
+    """The size by which `accelerated` decides whether a kernel computes `embedding`: the number of
+    entries of y. It is 0 if table does not have two axes or indices is not an array, so that
+    `embedding` itself raises the error."""
     if table.ndim != 2 or not backend.is_array(indices):
         return 0
     return math.prod(indices.shape) * table.shape[1]

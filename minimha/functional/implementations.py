@@ -44,8 +44,8 @@ class Candidate(NamedTuple):
     function  computes the operation
     obstacle  obstacle(arguments, auto) returns the reason why the function cannot compute these
               arguments or, if auto is true, why "auto" should not choose it; None if it can
-    native    native(x) says whether the function accepts 16-bit floats and a `Draw` of dropout
-              directly, for arrays like x
+    native    native(x) says whether the function accepts, for arrays like x, 16-bit floats and a
+              `Draw` (a seed that stands for the mask of dropout) as they are
     """
 
     function: Callable[..., Any]
@@ -59,13 +59,15 @@ _registered: dict[str, dict[str, Candidate]] = {}
 def register(
     operation: str, name: str = "kernel", *, library: str = "numpy", **properties: Any
 ) -> Callable[[Any], Any]:
-    """Register the decorated function under a name, as an implementation of an operation.
+    """A decorator that registers a function as an implementation of an operation.
 
-    A "kernel" takes the same arguments as the operation's function, as arrays of this library. It
-    returns the same, in most cases (value, pullback), or None for arguments that it does not
-    support.
-
+    operation   the name of the operation, such as "softmax"
+    name        "kernel" or, for "attention", the name by which users request the implementation
+    library     the library whose arrays the function takes
     properties  the fields obstacle and native of the `Candidate` that is registered
+
+    A "kernel" takes the same arguments as the function of the operation. It returns the same, in
+    most cases (value, pullback), or None for arguments that it does not support.
     """
 
     def add(function: Any) -> Any:
@@ -90,7 +92,8 @@ def library_of(x: Any) -> str:
 
 
 def implementations(operation: str) -> dict[str, Candidate]:
-    """All implementations of an operation, as `Candidate`s by name, including kernels."""
+    """All implementations of the operation with this name, as `Candidate`s by name, including
+    kernels, which are loaded first."""
     _load()
     return _registered.get(operation, {})
 
@@ -105,9 +108,10 @@ _load = functools.cache(register_kernels)
 
 
 def kernel(operation: str, size: int, library: str = "numpy") -> Callable[..., Any] | None:
-    """The kernel of an operation for arrays of a library, or None: if there is no kernel, if an
-    implementation without kernels is requested, or if "auto" chooses and `size`, the number of
-    entries, is too small."""
+    """The kernel of an operation, a faster function with the same result, for arrays of a library.
+    None if there is no kernel; if the implementation that `minimha.implementation` requests uses
+    none; or if no implementation is requested by name and `size`, the number of entries, is too
+    small. Within `minimha.batch_invariant`, no size is too small."""
     name = requested.get()
     if batch_invariance.get():
         size = ENOUGH  # small arrays, too, are summed in the kernel's order
@@ -124,9 +128,11 @@ def kernel(operation: str, size: int, library: str = "numpy") -> Callable[..., A
 
 
 def device_kernel(operation: str, x: Any) -> Callable[..., Any] | None:
-    """The kernel of an operation for an array on a GPU, or None if there is none.
+    """The kernel of an operation for x, an array of CuPy of any size. None if x is no such array,
+    if there is no kernel, or if `minimha.implementation` requests an implementation without
+    kernels.
 
-    The array may have any size, since each function of the array library would launch at least one
+    Small arrays gain as well, since each function of the array library would launch at least one
     kernel itself. Within `minimha.batch_invariant`, which promises the same bits on the CPU only,
     the result is None.
     """
@@ -145,18 +151,19 @@ def accelerated(
     """Decorate a function to use the kernel registered under its name, for arrays of NumPy or CuPy.
 
     The function itself, the reference, runs if there is no kernel, if the kernel returns None, and
-    for small NumPy arrays unless an implementation with kernels was requested. It raises all
-    errors.
+    for small NumPy arrays unless an implementation with kernels was requested. It also raises the
+    errors of the arguments.
 
-    Within `minimha.batch_invariant`, only the kernel may compute the result, unless the function is
-    exact: a sequence must get the same bits alone and in a batch.
+    Within `minimha.batch_invariant`, a sequence must get the same bits alone and in a batch. There,
+    only the kernel may compute the result, unless the function is exact; if it cannot, TypeError is
+    raised.
 
-    size   number of entries of the value, computed from the arguments; by default the size of the
-           first argument
+    size   a function of the arguments that returns the number of entries of the value, by which a
+           NumPy array counts as small; without it, the size of the first argument counts
     exact  whether the function rounds each entry at most once: then the result has the same bits
            in any order of computation
-    dtype  the dtype that the first argument must have for the kernel to give the same bits in a
-           batch
+    dtype  the dtype that the first argument of a function that is not exact must have within
+           `minimha.batch_invariant`
     """
     if function is None:
         return functools.partial(accelerated, size=size, exact=exact, dtype=dtype)

@@ -62,9 +62,9 @@ def _entries(
     ws: tuple[Array, ...],
     bs: tuple[Array | None, ...],
 ) -> int:
-    """The size that decides whether a kernel is used: the number of entries of all y or, if x has
-    few rows, of all w, since reading w then takes most of the time. It is 0 if a kernel would not
-    be faster."""
+    """The size by which `accelerated` decides whether a kernel computes `linear_maps`: the number
+    of entries of all y or, if x has few rows, of all w, since reading w then takes most of the
+    time. It is 0 if a kernel would not be faster."""
     n = math.prod(x.shape[:-1])
     columns = sum(math.prod(w.shape[-1:]) for w in ws)  # N₁ + N₂ + …
     if has_few_rows(x, ws[0]):
@@ -89,8 +89,9 @@ def linear_maps(
 ) -> tuple[list[Array], Pullback]:
     """y₁ = x w₁ + b₁, y₂ = x w₂ + b₂, ….   dx = dy₁ w₁ᵀ + dy₂ w₂ᵀ + …,  dw and db as in `linear`.
 
-    The pullback returns the gradients in the order x, ws, bs, and None for those that are not
-    wanted. A dy that is None counts as zero.
+    x (…, M), each w (M, N) with an N of its own, each b (N,) or None. The pullback takes the dy of
+    each map, or None for zero. It returns the gradients in the order x, ws, bs, and None for those
+    that are not wanted. Raises ValueError for shapes that do not match.
     """
     xp = namespace(x)
     shape = tuple(x.shape)

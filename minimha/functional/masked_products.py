@@ -46,11 +46,11 @@ def ones_where_hidden(x: Any, visible: Array | None) -> Any:
 
 
 def products(a: Array, b: Array, visible: Array | None) -> Array:
-    """a bᵀ, the products of all rows of a and all rows of b. For a hidden pair, where `visible` is
-    False, the result is finite, even if the rows contain NaN or infinity.
+    """a bᵀ, the products of all rows of a and all rows of b. For a hidden pair, where the boolean
+    array `visible` is False, the result is finite, even if the rows contain NaN or infinity.
 
-    a (…, H, T, N), b (…, G, S, N), visible broadcasts to the result (…, H, T, S). Head h of
-    a is multiplied by head h // (H // G) of b.
+    a (…, H, T, N), b (…, G, S, N), visible broadcasts to the result (…, H, T, S), or is None if no
+    pair is hidden. Head h of a is multiplied by head h // (H // G) of b.
     """
     xp = namespace(a, b)
     shape = (*a.shape[:-1], b.shape[-2])  # (…, H, T, S)
@@ -65,9 +65,12 @@ def products(a: Array, b: Array, visible: Array | None) -> Array:
 
 
 def sums_over_keys(weights: Array, b: Array, visible: Array | None) -> Array:
-    """weights · b: for every query, the weighted sum of the rows of b.
+    """weights · b: for every query, the weighted sum of the rows of b over the keys.
 
-    weights (…, H, T, S), 0 where hidden; b (…, G, S, N); the result (…, H, T, N).
+    weights (…, H, T, S); b (…, G, S, N), read by query head h as head h // (H // G); the result
+    (…, H, T, N). visible is a boolean array that broadcasts to weights, or None if no pair is
+    hidden. Where it is False, weights must be 0, and the row of b contributes nothing, even if it
+    is NaN.
     """
     xp = namespace(weights, b)
     shape = (*weights.shape[:-1], b.shape[-1])  # (…, H, T, N)
@@ -82,8 +85,9 @@ def sums_over_keys(weights: Array, b: Array, visible: Array | None) -> Array:
 def sums_over_queries(weights: Array, a: Array, visible: Array | None, like: Array) -> Array:
     """weightsᵀ · a: for every key, the weighted sum of the rows of a over all queries that see it.
 
-    weights (…, H, T, S), 0 where hidden; a (…, H, T, N); the result (…, G, S, N), where like has
-    the shape (…, G, S, _).
+    weights (…, H, T, S); a (…, H, T, N); the result (…, G, S, N), summed over the query heads that
+    share a key head. The array like (…, G, S, _) gives only G, which need not be H. visible is as
+    in `sums_over_keys`: where it is False, weights must be 0, and the row of a contributes nothing.
     """
     xp = namespace(weights, a)
     columns = _folded(weights, like).mT  # (…, G, S, H/G · T)

@@ -18,9 +18,9 @@ class Quantised:
     values  (M, N) of int8, from −127 to 127
     scale   (1, N), one for each column, or (M, 1), one for each row
 
-    Rounding changes an entry by at most about scale/2, which is max |w|/254 over its column or row,
-    unless the scale is subnormal. With one scale for each column, scale (1, N),
-    x w = (x values) · scale.
+    When `of` rounds w, it changes an entry by at most about scale/2, which is max |w|/254 over its
+    column or row, unless the scale is subnormal. With one scale for each column, scale (1, N), the
+    product with a matrix x is x w = (x values) · scale.
     Source: Dettmers et al., "LLM.int8()" (2022), for the weights alone, without its treatment of
     outliers.
     """
@@ -30,7 +30,8 @@ class Quantised:
 
     @classmethod
     def of(cls, w: Array, axis: int) -> Quantised:
-        """w rounded to multiples of max |w|/127, with one scale for all entries along this axis.
+        """The matrix w (M, N) rounded to multiples of max |w|/127, the scales. All entries along
+        `axis` share a scale: axis 0 gives one for each column, axis 1 one for each row.
 
         Entries with the same scale are neighbours in memory, in the order in which kernels read
         them. float16 and bfloat16 get scales of float32.

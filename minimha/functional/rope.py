@@ -91,8 +91,8 @@ def rotations(
     scaling: Llama3 | None,
     dtype: Any,
 ) -> tuple[Array, Array]:
-    """The cosines and the sines (…, T, width/2) of the angles of `rope`, rounded to the dtype, for
-    positions (…, T)."""
+    """The cosines and the sines (…, T, width/2) of the angles of `rope` at positions (…, T),
+    rounded to `dtype`. width, base and scaling are those of `rope`."""
     xp = namespace(positions)
     cos, sin = cos_and_sin(angles(positions, width, base, scaling))  # (…, T, width/2)
     return xp.astype(cos, dtype), xp.astype(sin, dtype)
@@ -100,7 +100,7 @@ def rotations(
 
 @accelerated(dtype="float64")
 def cos_and_sin(theta: Array) -> tuple[Array, Array]:
-    """The cosines and the sines of angles (…, T, width/2)."""
+    """The cosines and the sines of the angles theta (…, T, width/2)."""
     xp = namespace(theta)
     return xp.cos(theta), xp.sin(theta)
 
@@ -115,7 +115,8 @@ def rotate(
 ) -> tuple[Array, Pullback]:
     """(a, b) -> (a cos − b sin, b cos + a sin) for each pair (a, b) of the first columns of x.
 
-    x (…, T, D), cos and sin (…, T, width/2). The pullback rotates by the opposite angles.
+    x (…, T, D), cos and sin (…, T, width/2). Pair i is columns 2i and 2i + 1 if interleaved, else
+    columns i and i + width/2. The pullback rotates by the opposite angles.
     """
     half = cos.shape[-1]
     width = 2 * half
@@ -155,8 +156,11 @@ def angles(
     base: float,
     scaling: Llama3 | None = None,
 ) -> Array:
-    """The angles t · θᵢ, (…, T, width/2) in float64, of positions (…, T): θᵢ = base^(−2i/width),
-    unless a scaling changes it."""
+    """The angles t · θᵢ, (…, T, width/2) in float64, by which `rope` rotates pair i of columns at
+    position t, for positions (…, T): θᵢ = base^(−2i/width), which `scaling` may change.
+
+    Raises ValueError unless base is positive and finite.
+    """
     if not 0 < base < math.inf:
         raise ValueError(f"base must be a positive number, not {base}")
     xp = namespace(positions)
@@ -188,8 +192,9 @@ def _check(x: Array, width: int | None) -> int:
 
 
 def _positions(x: Array, offset: int, positions: Any) -> Array:
-    """The positions as an array on the device of x: either (T,), or an array that broadcasts to
-    (…, T), with as many axes as x has without its last one."""
+    """The positions of the rows of x, from the arguments offset and positions of `rope`, as an
+    array on the device of x. It is (T,), or broadcasts to (…, T) with one axis less than x. Raises
+    the errors of `rope` for positions."""
     xp = namespace(x)
     rows = tuple(x.shape[:-1])  # (…, T)
     if positions is None:

@@ -38,7 +38,7 @@ def masked_softmax(
     axis: int = -1,
     mask: Array | None = None,
 ) -> tuple[Array, Callable[..., tuple[Array]]]:
-    """`softmax` on arrays, without kernels.
+    """The value y and the pullback of `softmax`, for arrays and without kernels.
 
         e = exp(x − peak),  total = Σ e,  y = e / total
         mean = Σ dy · y,  dx = y · (dy − mean + dlse)
@@ -134,8 +134,8 @@ def sink_softmax(
 
         dx = y · (dy − Σ dy · y)          dsink = −y_sink · Σ dy · y
 
-    sink broadcasts to (…, 1); mask as in `softmax`. With sink = 0, all weights of a row
-    can be small, so that a query can attend to nothing.
+    x (…, S), sink broadcasts to (…, 1), mask as in `softmax`, y_sink the dropped column. With a
+    sink, even if it is 0, all weights y of a row can be small: a query can attend to nothing.
     Source: Miller, "Attention Is Off By One" (2023); Xiao et al., "Efficient Streaming Language
     Models with Attention Sinks" (2023), section 3.3.
     """
@@ -147,8 +147,9 @@ def softmax_with_sink(
     sink: Array,
     mask: Array | None,
 ) -> tuple[Array, Callable[..., tuple[Array, Array]]]:
-    """`sink_softmax` on arrays. The pullback also takes dlse, as that of `masked_softmax` does. It
-    returns dsink with an entry for each row of x, (…, 1), not summed to the shape of sink."""
+    """The value and the pullback of `sink_softmax`, for arrays. The pullback also takes dlse, the
+    gradient of the result of `log_sums` with this sink; None counts as 0. It returns dx, and dsink
+    with an entry for each row of x, (…, 1), not summed to the shape of sink."""
     xp = namespace(x, sink)
     row_shape = x.shape[:-1]  # (…, T)
     column = xp.broadcast_to(sink, (*row_shape, 1))  # (…, T, 1)

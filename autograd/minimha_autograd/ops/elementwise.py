@@ -286,7 +286,7 @@ def _as_arrays(a: Any, b: Any) -> tuple[Array, Array]:
 
 def _array_like(number: Any, other: Array) -> Array:
     """A number as an array without axes, in the library and on the device of `other`. It has
-    the dtype of `other`, except for a number such as 0.5 beside integers."""
+    the dtype of `other`; but for a number such as 0.5 beside integers the library chooses it."""
     # In the dtype of the other, unless that would truncate it: 0.5 beside integers stays 0.5.
     dtype = None
     if isinstance(number, int) or is_floating(other) or is_complex(other):

@@ -1,4 +1,4 @@
-"""Operations that select entries, and operations that add to selected entries."""
+"""Operations that select entries. Their pullbacks add dy to the gradients of these entries."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ def _is_basic(k: Any) -> bool:
 
 def _part(k: Any, x: Array) -> Any:
     """Convert k, one part of a key such as x[k, k2]: an integer of any kind becomes Python's, but
-    one on the device of x may stay there; a list or an array becomes an array in the library of x.
-    Raises TypeError for anything that is not an index."""
+    one on the device of x may stay there; a list or an array becomes an array in the library of x;
+    the numbers of a slice become Python's; None and ... stay as they are. Raises TypeError for
+    anything that is not an index."""
     k = array_of(k)
     if isinstance(k, slice):
         # Of Python's numbers: arrays without axes could be changed later.
@@ -125,11 +126,11 @@ def gather(
 ) -> tuple[Array, Pullback]:
     """y = the slices of x at indices along axis, as in embedding: y[i, j] = x[indices[i, j]].
 
-    dx = zeros, to which the slices of dy are added at indices. indices has any shape, which takes
-    the place of the axis in the shape of y. Along an axis of length n they run from −n to n − 1.
-    NumPy calls this "take", ONNX "Gather".
-    Raises TypeError for indices that are not integers, IndexError for one out of range. CuPy takes
-    it modulo the length instead.
+    dx = zeros, to which the slices of dy are added at indices. The array of indices has any shape,
+    which takes the place of the axis in the shape of y. Along an axis of length n, indices run from
+    −n to n − 1. NumPy calls this "take", ONNX "Gather".
+    Raises TypeError for indices that are not integers, IndexError for an index out of range. CuPy
+    takes such an index modulo the length instead.
     """
     backend.require(backend.is_integral, indices, "indices")
     axis = range(x.ndim)[axis]  # counted from the left
@@ -150,11 +151,11 @@ def take_along_axis(
 ) -> tuple[Array, Pullback]:
     """y = an entry of x for each of indices along axis: y[i, j] = x[i, indices[i, j]] for axis 1.
 
-    dx = zeros, to which dy is added at the selected entries. indices has as many axes as x; except
-    along axis, the lengths of the two broadcast. PyTorch calls this "gather", ONNX
+    dx = zeros, to which dy is added at the selected entries. The array of indices has as many axes
+    as x; along all axes but `axis`, the two broadcast. PyTorch calls this "gather", ONNX
     "GatherElements".
-    Raises TypeError for indices that are not integers, IndexError for one out of range. CuPy takes
-    it modulo the length instead.
+    Raises TypeError for indices that are not integers, IndexError for an index out of range. CuPy
+    takes such an index modulo the length instead.
     """
     backend.require(backend.is_integral, indices, "indices")
     if indices.ndim != x.ndim:

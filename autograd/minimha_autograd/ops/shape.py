@@ -235,7 +235,8 @@ def pad(
 ) -> tuple[Array, Pullback]:
     """y = x with a margin of a constant value.   dx = dy without the margin.
 
-    pad_width  a pair (before, after) for each axis; or one such pair, or one number, for all axes
+    pad_width  the entries to add at the two ends of each axis: a pair (before, after) for each
+               axis, or one such pair, or one number, for all axes
     Raises ValueError for widths that are negative or do not match the axes.
     """
     pairs = _pairs(pad_width, x.ndim)
@@ -328,14 +329,19 @@ def to_device(
     *,
     device: Any,
 ) -> tuple[Array, Pullback]:
-    """y = x on another device.   dx = dy on the device of x."""
+    """y = x on another device.   dx = dy on the device of x.
+
+    device  a device object of the library of x, or a name such as "cpu" or "cuda:1". On "cuda" a
+            NumPy array becomes a CuPy array, on "cpu" a CuPy array becomes a NumPy array
+    """
     back = backend.mover(x)  # which need not save x
     y = backend.to_device(x, device)
     return y, lambda dy: (back(dy),)
 
 
 def _cut(x: Array, ends: tuple[int, ...], axis: int) -> tuple[Array, ...]:
-    """The parts of x along axis between consecutive indices: 0:2 and 2:5 for ends (0, 2, 5)."""
+    """The parts of x along axis between consecutive indices in `ends`: for (0, 2, 5) the entries
+    0:2 and the entries 2:5."""
     axis = axis % x.ndim  # counted from the left
     before = (slice(None),) * axis  # all of the axes in front: x[:, :, i:j] for axis 2
     parts = []
