@@ -265,8 +265,8 @@ def setting(x: Any) -> Any:
 def index(n: Any) -> int:
     """n as a Python integer, for an integer of any kind or an array of integers without axes.
 
-    Arrays of some libraries, such as CuPy, have no __index__. If the array is on a device, the host
-    waits for it. Raises TypeError for anything else.
+    Arrays of some libraries, such as CuPy, have no __index__. If n is an array on a device, the
+    host waits for it. Raises TypeError for anything else.
     """
     if type(n) is not int and is_array(n) and is_integral(n):
         n = setting(n)
@@ -366,7 +366,7 @@ def device_sum(x: Array, axis: Any, keepdims: bool) -> Array | None:
 
 
 def add(a: Array, b: Array) -> Array:
-    """a + b."""
+    """a + b, for large arrays on the host by `large_sum`."""
     if type(a) is np.ndarray and a.size >= 2**16:
         return large_sum.function(a, b)
     return a + b
@@ -460,8 +460,8 @@ def _names(device: Any) -> set[str]:
 
 
 def mover(x: Array) -> Callable[[Array], Array]:
-    """A function that returns an array in the library and on the device of x: the array itself if
-    it is there already, else a copy."""
+    """A function that moves an array to the library and the device of x. It returns the array
+    itself if that is there already, else a copy."""
     there = place(x)
     xp = namespace(x)
     device = x.device
@@ -523,7 +523,8 @@ def _places(shape: tuple[int, ...], key: tuple[Any, ...]) -> np.ndarray:
 
 
 def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
-    """Sum dx over the axes along which broadcasting repeated an array of this shape.
+    """Sum the gradient dx to `shape`, over the axes along which broadcasting repeated an array of
+    this shape.
 
     Broadcasting copies an entry to many places. The gradient of the entry is the sum over these
     places.
@@ -553,7 +554,7 @@ def unbroadcast(dx: Array, shape: tuple[int, ...]) -> Array:
 
 def erf(x: Array) -> Array:
     """The error function, which the array-API standard lacks: the library's own, or SciPy's on the
-    host, or Python's in a browser, where SciPy is missing."""
+    host or, where SciPy is missing, as in a browser, Python's."""
     special = namespace(x)
     if on_cupy(x):
         special = importlib.import_module("cupyx.scipy.special")

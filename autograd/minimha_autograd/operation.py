@@ -415,8 +415,8 @@ class Signature:
         arrays: list[Any],
         settings: dict[str, Any],
     ) -> Exception:
-        """The error with the name of the operation, the requirement that was violated, and the
-        arguments added to its message."""
+        """The error to raise in place of `error`. Its message has the name of the operation, the
+        requirement that was violated or else the old message, and the arguments."""
         # The requirement is looked at only if the error is one that it may explain.
         required = None
         if self._options.requirement is not None:
@@ -501,7 +501,7 @@ class Signature:
         return f"array {k}"  # one of *arrays
 
     def labelled(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """The array arguments by name."""
+        """A dictionary of the array arguments by name."""
         return {self.label(k): x for k, x in enumerate(arrays)}
 
 

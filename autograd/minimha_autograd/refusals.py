@@ -62,8 +62,8 @@ def explained(
     requirement: Callable[[], str | None] | None,
 ) -> Exception:
     """An error to raise in place of `error`, which a call of the operation `name` raised. Its
-    message has the name, the message that `requirement` returns or, if this is None, the old
-    message, and the shape and dtype of each argument in `arrays`, by name.
+    message has the name, the text that `requirement` returns or, without one, the old message,
+    and the shape and dtype of each argument in `arrays`, by name.
 
     The new error has the class of the old one or, if this class cannot be made from a message
     alone, its nearest base class that can. But if an argument is not an array, an AttributeError

@@ -48,8 +48,8 @@ if hasattr(os, "register_at_fork"):
 
 
 class Variable:
-    """The base class of Tensor, with what the engine uses of it: its array, and the node of the
-    tape that records the operation from which the array came."""
+    """The base class of Tensor, with what the engine uses of it: its array and, if it requires a
+    gradient, its node on the tape."""
 
     __slots__ = ("__weakref__", "_data", "_edge")
     _data: Array

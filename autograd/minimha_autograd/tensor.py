@@ -179,7 +179,8 @@ class Tensor(Variable):
         """Add the gradients of this Tensor to the .grad of every leaf that it depends on. Leaves
         are the Tensors that were made with requires_grad=True.
 
-        gradient      dL/dself, an array or Tensor of this shape; needed unless there is one entry
+        gradient      dL/dself, an array or Tensor of this shape; if there is only one entry, it may
+                      be left out and is 1
         retain_graph  if True, keep the graph, the record of the operations that led here, so that
                       backward() can be called again, and add to the .grad of every Tensor in it
 
@@ -207,8 +208,8 @@ class Tensor(Variable):
 
         If the hook returns an array or Tensor, of the same shape and dtype, this replaces the
         gradient. For a 16-bit gradient it may also return float32, which is rounded. The hook must
-        not change the gradient in place, since other Tensors may share the array. remove() of the
-        `Hook` that is returned removes it.
+        not change the gradient in place, since other Tensors may share the array. Returns a `Hook`,
+        whose method remove() ends the calls.
         """
         if not callable(hook):
             raise TypeError(f"a hook is a function of the gradient, not a {type(hook).__name__}")

@@ -137,10 +137,10 @@ def explain_dispatch(
 ) -> Dispatch:
     """Which implementation computes this call of `scaled_dot_product_attention`, and why.
 
-    The arguments are those of that function, and so are the errors, except for rng: it computes no
-    attention and draws nothing, so that dropout needs no rng here. The result prints as a table:
-    the implementation chosen, then the reason for or against each one considered. `reasons` has the
-    reasons by name.
+    The arguments and the errors are those of that function, except that dropout needs no rng here,
+    where nothing is drawn. The result prints as a table: the implementation chosen, then the reason
+    for or against each one considered. Its dictionary `reasons` has these reasons by the names of
+    the implementations.
     """
     inputs = map(array_of, (query, key, value, mask, bias, sink, scale, softcap))
     keep = array_of(keep)
@@ -262,7 +262,8 @@ def _in_force(request: Any) -> Any:
 
 
 def _candidate(name: str) -> Candidate:
-    """The implementation registered under a name. Raises ValueError if there is none."""
+    """The `Candidate` registered under this name as an implementation of attention. Raises
+    ValueError if there is none."""
     found = named("attention", name)
     if found is None:
         known = ", ".join(map(repr, ["auto", *implementations("attention")]))

@@ -26,8 +26,8 @@ def merge_attention(
           visible key and no sink, its lse is −∞ and its out is 0, and it changes nothing
 
     out = Σ wₚ outₚ and lse = log Σ exp(lseₚ), with the weights wₚ = exp(lseₚ − lse) of the parts p,
-    which sum to one where a part is not empty. Both have gradients: see `merged`. A sink belongs to
-    one part only, because the lse of a part includes it.
+    which sum to one where a part is not empty. Gradients flow back from both, by the formulas of
+    `merged`. A sink belongs to one part only, because the lse of a part includes it.
     Raises ValueError unless there is one lse for each out, and TypeError for different dtypes.
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
     """

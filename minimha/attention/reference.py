@@ -39,9 +39,10 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
         dropped = keep · weights / (1 − p)   dweights += keep · ddropped / (1 − p)
         out     = dropped V                  ddropped = dout Vᵀ,  dV = droppedᵀ dout
 
-    with u = scaled / softcap and dsoftcap = dcapped · (t − u · (1 − t²)). Read the right column
-    from the bottom up. It begins with dweights, the gradient of the returned weights, or 0 if
-    they are not used. With a sink, softmax is `sink_softmax`, which gives dsink as well.
+    with u = scaled / softcap and dsoftcap = dcapped · (t − u · (1 − t²)). If softcap, bias or keep
+    is None, its line changes nothing. Read the right column from the bottom up. It begins with
+    dweights, the gradient of the returned weights, or 0 if they are not used. With a sink, softmax
+    is `sink_softmax`, which gives dsink as well.
 
     `products` computes Q Kᵀ, `sums_over_keys` weights V, and `sums_over_queries` weightsᵀ dout. In
     these, H query heads share G ≤ H heads of keys and values, and hidden pairs contribute nothing.
@@ -50,7 +51,7 @@ def attention(x: Arguments, wanted: Wanted) -> tuple[tuple[Array, Array, Array |
 
     Shapes are as in `scaled_dot_product_attention`; wanted says which of the seven gradients to
     compute. A pair that the mask or a bias of −∞ hides contributes nothing, even if it is NaN. lse
-    is None unless it is asked for.
+    is None unless x.return_lse is True.
     """
     query, key, value, bias, sink, scale, softcap = x.inputs
     visible = visible_pairs(x.resolved_mask(), bias)  # broadcasts to (…, H, T, S)

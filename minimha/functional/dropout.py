@@ -20,8 +20,8 @@ def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = 
     p     from 0 to 1; if p is 0 and keep is not given, x itself is returned and nothing is drawn
     rng   the generator to draw from. It draws an array of the shape of x on the host, so that a
           seed gives the same result for every library
-    keep  which entries to keep, drawn before the call: boolean, broadcasts to x; rng is then not
-          used. For an array x draw it with `backend.bernoulli(rng, x.shape, 1 - p, like=x)`
+    keep  boolean, broadcasts to x: True for the entries to keep, drawn before the call; rng is then
+          not used. For an array x draw it with `backend.bernoulli(rng, x.shape, 1 - p, like=x)`
 
     Raises ValueError for p outside [0, 1] and for p > 0 without rng and keep; TypeError if rng is
     needed and is not a generator. A seed is refused, since it would drop the same entries in every
@@ -39,8 +39,8 @@ def drop(x: Any, p: float, *, rng: backend.Generator | None = None, keep: Any = 
 
 
 class Draw(NamedTuple):
-    """Which entries dropout keeps, stored as a seed: an entry is kept or dropped according to a
-    hash of the seed and of the index of the entry.
+    """Which entries dropout keeps, stored as a seed: a hash of the seed and of the index of an
+    entry decides whether this entry is kept or, with probability p, dropped.
 
     A kernel on a GPU computes the hashes where it needs them, and again in the backward pass, so
     that no array of T × S entries is stored.
@@ -122,9 +122,9 @@ def draw(
 def dropout(x: Array, keep: Array, *, p: float) -> tuple[Array, Pullback]:
     """y = keep · x / (1 − p).   dx = keep · dy / (1 − p).   Both are 0 where p = 1.
 
-    x (…), keep boolean and broadcasting to x, p from 0 to 1: the probability with which keep was
-    drawn False, so that for p < 1 the mean of y over all draws is x. A dropped entry is 0,
-    even if it was NaN.
+    x (…), keep boolean, True for the entries to keep, and broadcasting to x; p from 0 to 1, the
+    probability with which keep was drawn False, so that for p < 1 the mean of y over all draws is
+    x. A dropped entry is 0, even if it was NaN.
 
     Raises TypeError unless keep is boolean, ValueError for a shape that does not broadcast to x
     and for p outside [0, 1].

@@ -86,8 +86,9 @@ def sums_over_queries(weights: Array, a: Array, visible: Array | None, like: Arr
     """weightsᵀ · a: for every key, the weighted sum of the rows of a over all queries that see it.
 
     weights (…, H, T, S); a (…, H, T, N); the result (…, G, S, N), summed over the query heads that
-    share a key head. The array like (…, G, S, _) gives only G, which need not be H. visible is as
-    in `sums_over_keys`: where it is False, weights must be 0, and the row of a contributes nothing.
+    share a key head. Of the array like (…, G, S, _) only the shape is used, to know G. visible is
+    as in `sums_over_keys`: where it is False, weights must be 0, and the row of a contributes
+    nothing.
     """
     xp = namespace(weights, a)
     columns = _folded(weights, like).mT  # (…, G, S, H/G · T)

@@ -374,9 +374,10 @@ def _bound(name: str, bound: Any, x: Array) -> Any:
 def astype(x: Array, *, dtype: Any) -> tuple[Array, Pullback]:
     """y = x converted to dtype.   dx = dy in the dtype of x.
 
-    dtype  one of the library of x, NumPy's, or a name, such as "float32"
+    dtype  a dtype of the library of x or of NumPy, or the name of one, such as "float32"
 
-    Integers and booleans have no gradient. Raises TypeError for a name that is not a dtype.
+    No gradient flows to or from integers and booleans. Raises TypeError for a name that is not a
+    dtype.
     """
     xp = namespace(x)
     dtype = backend.dtype(xp, dtype)  # the library's own, for any name of it

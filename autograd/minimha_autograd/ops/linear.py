@@ -14,8 +14,11 @@ from .requirements import multiplying
 
 @operation(requirement=multiplying, native=half.on_device)
 def matmul(a: Array, b: Array, *, wanted: Wanted) -> tuple[Array, Pullback]:
-    """y = a b for matrices (…, N, K) and (…, K, L), whose leading axes broadcast; a vector (K,) on
-    either side is a row or a column whose axis is dropped from y.   da = dy bᵀ, db = aᵀ dy.
+    """y = a b for matrices (…, N, K) and (…, K, L), whose leading axes broadcast.   da = dy bᵀ,
+    db = aᵀ dy.
+
+    A vector (K,) counts as a matrix of one row if it is a, of one column if it is b; y lacks the
+    axis of this row or column.
     """
     if half.rounds_factors(a):
         return half.with_bfloat16(functools.partial(matmul.function, wanted=wanted), a, b)
@@ -84,6 +87,7 @@ def einsum(
                 stands for axes that broadcast
     da          the sum with the letters of y and a exchanged: for "ij,jk->ik", the sum "ik,jk->ij"
                 of dy and b. For a letter that neither y nor b has, dy is repeated along that axis
+    db          likewise, with the letters of y and b exchanged
 
     Raises ValueError for subscripts that do not match the arrays.
     """
