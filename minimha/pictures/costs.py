@@ -23,14 +23,15 @@ _LINES = (  # colours of Okabe and Ito, for the colour-blind
 
 
 def costs(compared: Comparison, over: str = "D") -> Figure:
-    """Parameters, flops and expected time of each form of the projections, as curves over one size.
+    """Parameters, flops and expected time of multi-head attention as curves over one size: a curve
+    for each form of the projections, which is a way to compute Q, K and V, such as "fused".
 
     compared  from `mh.cost.compare`, which sets the other sizes, the implementation and the machine
     over      the size on the horizontal axis: "M", "H", "D" or "T". The curves are computed at
               powers of two, for "D" up to 2·M, and at the size in `compared`, which a dotted line
               marks
 
-    Forms with equal cost share a line.
+    Forms with equal cost share a curve.
 
         mh.pictures.costs(mh.cost.compare(M=64, H=4, T=32))
 
@@ -60,11 +61,13 @@ def _panel(
     name: str,
     unit: str = "",
 ) -> None:
-    """Draw one panel: a line for each form, or one line for all forms that cost the same at every
-    size.
+    """Draw one panel: a line for each form of the projections, or one line for all forms that cost
+    the same at every size.
 
     found  the cost of each form by name, for each size on the horizontal axis
-    value  the number of a cost to draw, such as its flops
+    value  the function that takes from a cost the number to draw, such as its flops
+    name   what this number is, as the label of the vertical axis
+    unit   its unit, such as "s", or "" for a number without one
     """
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 

@@ -22,7 +22,7 @@ def data_flow(
     """Draw how data flows through a layer: arrays are boxes, operations are arrows.
 
     rows    rows of boxes from top to bottom, each centred. A box is "name (axes)", such as
-            "x (B, T, M)". A box that is alone in its row is made wide enough for straight arrows
+            "x (B, T, M)". A box that is alone in its row is made wide enough for vertical arrows
     arrows  (from, to, operation), where from and to are names of boxes in different rows; or
             (from, to, operation, gradient), which adds a dashed arrow back with its own label
     title   above the picture
@@ -61,7 +61,8 @@ def data_flow(
 
 def _boxes(rows: Sequence[Sequence[str]]) -> tuple[dict[str, Place], dict[str, str]]:
     """Two dictionaries whose keys are the names of the boxes: the place (left, right, y) of each
-    box, and its label."""
+    box, and its label. `rows` has the texts of the boxes, such as "x (B, T, M)", row by row. Raises
+    ValueError if two boxes have the same name."""
     places: dict[str, Place] = {}
     labels = {}
     for r, row in enumerate(rows):
@@ -76,7 +77,7 @@ def _boxes(rows: Sequence[Sequence[str]]) -> tuple[dict[str, Place], dict[str, s
 
 def _stretched(name: str, places: dict[str, Place], arrows: Sequence[tuple[str, ...]]) -> Place:
     """The place of the box with this name, made wide enough to lie above or below every box that an
-    arrow connects it with."""
+    arrow connects it with. Each of the arrows begins with the names of the boxes at its ends."""
     reached = [places[end][0] for arrow in arrows if name in arrow[:2] for end in arrow[:2]]
     left, right, y = places[name]
     return min(reached, default=left), max(reached, default=right), y
@@ -93,9 +94,9 @@ def _draw_box(axes: Axes, place: Place, label: str) -> None:
 
 
 def _draw_arrows(axes: Axes, start: Place, end: Place, forward: str, gradient: str = "") -> None:
-    """Draw an arrow with the label `forward` from one box to another and, if `gradient` is not
-    empty, a dashed arrow back with this label beside it. The arrows are vertical if the boxes
-    overlap horizontally."""
+    """Draw an arrow with the label `forward` from the box at the place `start` to the box at `end`
+    and, if `gradient` is not empty, a dashed arrow back, which has `gradient` as its label. The
+    arrows are vertical if the boxes overlap horizontally."""
     low, high = max(start[0], end[0]), min(start[1], end[1])
     x0, x1 = ((low + high) / 2,) * 2 if low <= high else (sum(start[:2]) / 2, sum(end[:2]) / 2)
     down = _HEIGHT / 2 if start[2] > end[2] else -_HEIGHT / 2

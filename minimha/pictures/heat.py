@@ -34,8 +34,8 @@ def heat_map(
 
     array    (T, S): an array, a Tensor or a list of lists
     rows     T labels; a string gives one label per character; by default rows are numbered
-    columns  S labels; by default those of the rows, if T = S
-    axes     what the rows and columns are
+    columns  S labels; by default those of the rows if T = S, otherwise numbers
+    axes     what the rows and columns are, as labels of the axes
     signed   False: white is 0, dark blue is 1. True: white is 0, positive entries are blue and
              negative ones orange, darkest at the largest absolute value. By default False if all
              entries lie in 0 … 1, otherwise True
@@ -46,8 +46,8 @@ def heat_map(
     in grey print. Entries that are infinite or NaN are grey, with a cross where no number is shown.
 
     Returns the figure; `save` writes it to a file.
-    Raises ValueError for an array that is not a matrix of real numbers, and for labels that do not
-    match it.
+    Raises ValueError for an array that is not a matrix of real numbers, and if the number of labels
+    is not that of its rows or columns.
     """
     data = _on_host(array)
     real = backend.is_floating(data) or backend.is_exact(data)
@@ -86,7 +86,7 @@ def attention_heads(
     keys     S labels, one per column; by default the queries
 
     Returns the figure; `save` writes it to a file.
-    Raises ValueError if the labels do not match the weights.
+    Raises ValueError if the numbers of labels are not T and S.
     """
     data, keys = layers_of(weights, queries, keys)
     side = max(2.0, 0.11 * max(data.shape[2:]))
@@ -111,8 +111,12 @@ def _grid(
     """A figure with the heat maps of data (layers, H, T, S) in a grid: a row of maps for each
     layer, a map for each head.
 
-    side   the width and height of each map in inches
-    limit  the number with the darkest colour; if signed, −limit has the darkest orange
+    side    the width and height of each map in inches
+    limit   the number with the darkest blue
+    signed  whether −limit has the darkest orange and 0 is white; otherwise the numbers from 0 to
+            limit are shown
+
+    The other arguments are those of `heat_map`; the labels are the same for all maps.
     """
     from matplotlib.figure import Figure
 
@@ -152,9 +156,10 @@ def head_names(data: np.ndarray) -> list[str]:
 def layers_of(
     weights: Any, queries: Sequence[str], keys: Sequence[str] | None
 ) -> tuple[np.ndarray, Sequence[str]]:
-    """The weights as an array (layers, H, T, S), and the keys, by default the queries.
+    """The weights, (H, T, S) or (layers, H, T, S), as a NumPy array (layers, H, T, S), and the
+    labels of the keys, which are those of the queries if `keys` is None.
 
-    Raises ValueError if the labels do not match.
+    Raises ValueError for another number of axes, or if the numbers of labels are not T and S.
     """
     data = _on_host(weights)
     data = data[None] if data.ndim == 3 else data
@@ -188,7 +193,7 @@ def _labels(tokens: Sequence[str] | None, n: int) -> list[str]:
 
 def _colours(signed: bool) -> Colormap:
     """A scale of colours from white to dark blue or, if signed, from dark orange through white to
-    dark blue."""
+    dark blue. Numbers that are infinite or NaN are grey."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
@@ -201,9 +206,9 @@ def _colours(signed: bool) -> Colormap:
 
 
 def _write(axes: Axes, data: np.ndarray, limit: float) -> None:
-    """Write the number of each cell into it. All numbers have the same count of decimals: none if
-    all are integers, otherwise enough to show two digits of `limit`, the largest absolute value
-    that the colours distinguish."""
+    """Write the number of each cell of data (T, S) into it. All numbers have the same count of
+    decimals: none if all are integers, otherwise enough to show two digits of `limit`, the number
+    with the darkest blue. If these were more than four, they have the form 3e-05 instead."""
     finite = data[np.isfinite(data)]
     decimals = 0 if (finite == np.round(finite)).all() else max(2 - math.ceil(math.log10(limit)), 0)
     form = f".{decimals}f" if decimals <= 4 else ".0e"
@@ -215,8 +220,8 @@ def _write(axes: Axes, data: np.ndarray, limit: float) -> None:
 
 
 def _sign(axes: Axes, data: np.ndarray, limit: float) -> None:
-    """Draw a minus sign on each cell below −10% of `limit`, and a cross on each cell that is
-    infinite or NaN."""
+    """Draw a minus sign on each cell of data (T, S) that is below −10% of `limit`, the number with
+    the darkest blue, and a cross on each cell that is infinite or NaN."""
     cell = 72 * max(0.11, 2.4 / max(data.shape))  # in points
     finite = np.isfinite(data)
     for where, marker in ((finite & (data < -0.1 * limit), "_"), (~finite, "x")):

@@ -33,8 +33,8 @@ def attention_html(
     reach it with Tab, to see its numbers and to colour each key orange by its weight. A weight of
     exactly 0 shows as 0, one below 0.005 as .00.
 
-    Raises ValueError if the labels do not match the weights, for negative entries, and for more
-    than 64 tokens or 16,384 weights.
+    Raises ValueError if the numbers of labels are not T and S, for negative weights, and for more
+    than 64 queries, 64 keys or 16,384 weights.
     """
     data, keys = layers_of(weights, queries, keys)
     if not 0 < data.size <= CELLS or max(data.shape[2:]) > TOKENS:
@@ -77,8 +77,9 @@ class Attention:
 
 
 def _page(data: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: str) -> str:
-    """The HTML of the heat maps: a <form>, so that the choice of a head in one picture does not
-    change what other pictures show. Enter does not submit it."""
+    """The HTML of the heat maps of data (layers, H, T, S), with a label for each query and each
+    key. It is a <form>, so that the choice of a head in one picture does not change what other
+    pictures show. Enter does not submit the form."""
     maps = data.reshape(-1, *data.shape[-2:])
     widest = max(_width(visible(token)) for token in keys)
     upright = widest > 2
@@ -103,8 +104,8 @@ def _page(data: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: 
 
 
 def _choice(shape: Sequence[int]) -> str:
-    """The HTML of the buttons that choose a head: a line for each layer, one button per head;
-    nothing for a single head."""
+    """The HTML of the buttons that choose a head: a line for each layer, with one button per head.
+    It is empty if there is only one head in all. `shape` is the number of layers and of heads."""
     layers, heads = shape
     lines = [f"layer {layer}, head " for layer in range(layers)] if layers > 1 else ["head "]
     for n in range(layers * heads):
@@ -137,8 +138,9 @@ def _width(label: str) -> int:
 
 
 def _style(heads: int) -> str:
-    """The style rules. In them, & stands for the form; its class is repeated three times, so that
-    these rules override those of the page for tables."""
+    """The style rules, in CSS, of a picture with this many heads in all layers together. In the
+    text `_CSS`, & stands for the picture's <form>. Here the class of the form replaces it, three
+    times in a row, so that these rules override those of the page for tables."""
     chosen = "".join(
         f'&:has([value="{n}"]:checked)>section:nth-of-type({n + 1})' + "{display:block}"
         for n in range(heads)

@@ -16,13 +16,14 @@ _TRAINING, _VALIDATION = "#0072B2", "#D55E00"  # colours of Okabe and Ito, for t
 def losses(
     training: Mapping[int, float] | Sequence[float], validation: Mapping[int, float] | None = None
 ) -> Figure:
-    """The training loss of every step with its running mean, and the validation loss.
+    """A picture of the training loss of every step with its running mean, and of the validation
+    loss.
 
     training    the loss, in nats, by step, or a list of the losses of steps 1, 2, …
-    validation  the loss on held-out data, by step
+    validation  the loss on held-out data, by step; by default none is drawn
 
     The losses of single batches vary widely. So the running mean at a step averages the latest
-    losses: as many as a fiftieth of all steps.
+    losses: as many as a fiftieth of the steps in `training`.
 
     Returns the figure; `save` writes it to a file.
     """

@@ -29,7 +29,8 @@ def mask(
     block: tuple[int, int] | None = None,
     title: str | None = None,
 ) -> Figure:
-    """A mask: rows are queries, columns are keys; dark blue = may attend, white = hidden.
+    """A picture of a mask: rows are queries, columns are keys; dark blue = may attend, white =
+    hidden.
 
     rule    a mask from `minimha.masks`, such as masks.causal()
     shape   of the scores, (…, H, T, S) or (T, S); by default a small one that fits the mask. If the
@@ -71,8 +72,8 @@ def mask(
 
 
 def mask_svg(rule: Mask) -> str | None:
-    """The SVG that a notebook shows for a mask. None if the mask does not fit its `small_shape`, or
-    if T·S is larger than LARGEST there."""
+    """The SVG that a notebook shows for the mask `rule`. None if the mask does not fit the shape of
+    scores that `small_shape` gives for it, or if this shape has T·S above LARGEST, 4096."""
     try:
         *_, t, s = shape = small_shape(rule)
         return svg(mask(rule, shape)) if t * s <= LARGEST else None
@@ -81,8 +82,9 @@ def mask_svg(rule: Mask) -> str | None:
 
 
 def small_shape(rule: Mask) -> tuple[int, ...]:
-    """A small shape of scores for a picture of the mask. A mask made from arrays gives some of the
-    lengths; if it gives only one of T and S, the other is the same, and if neither, both are 8."""
+    """A small shape of scores, (T, S) or (…, H, T, S), to draw the mask `rule` with. A mask that is
+    made from arrays fixes some of these sizes. If it fixes one of T and S, the other is the same;
+    if it fixes neither, both are 8. Each axis before T is 1, unless the mask fixes it."""
     *lead, t, s = (0, 0, *rule.sizes)[-max(2, len(rule.sizes)) :]
     return (*(n or 1 for n in lead), t or s or 8, s or t or 8)
 
@@ -92,9 +94,10 @@ def _panels(arrays: Sequence[Any], lead: int) -> tuple[list[str], list[np.ndarra
     such as "head 2", and the arrays with a single first axis, the panel, in place of all axes
     before the last two.
 
-    lead  the number of axes of the scores before T and S
+    arrays  their last two axes are queries and keys, or blocks of queries and of keys
+    lead    the number of axes of the scores before T and S
 
-    If an axis of the arrays has size 1, often that of the heads, it adds no panels.
+    If an axis has size 1 in all arrays, often that of the heads, it adds no panels.
     """
     arrays = [np.asarray(x)[(None,) * (lead + 2 - np.ndim(x))] for x in arrays]
     sizes = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))

@@ -25,7 +25,8 @@ def svg(figure: Figure) -> str:
 def save(figure: Figure, path: str | Path) -> Path:
     """Write a figure to a file, completely or not at all. Returns the absolute path of the file.
 
-    Raises ValueError for an ending other than .png, .svg, .pdf, OSError if it cannot be written.
+    Raises ValueError unless the path ends in .png, .svg or .pdf, and OSError if the file cannot be
+    written.
     """
     check_path(path)
     with written_whole(path) as unfinished, warnings.catch_warnings():
@@ -35,7 +36,8 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 
 def check_path(path: str | Path) -> None:
-    """Raise the error that `save` would raise for this path, before any work is done."""
+    """Raise the error that `save` would raise for this path, if any. A long computation calls it
+    first, so as not to fail when it saves its picture at the end."""
     if Path(path).suffix not in FORMATS:
         raise ValueError(f"{path}: a picture's name ends in one of {', '.join(FORMATS)}")
     check_writable(path)

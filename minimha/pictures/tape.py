@@ -23,13 +23,14 @@ _CHARACTER, _LINE, _GAP, _LAYER, _ASIDE = 6.8, 16, 26, 84, 18  # in pixels, for 
 
 
 def graph(tensor: Tensor, /, **names: Tensor) -> Graph:
-    """A picture of how a Tensor was computed: an SVG, which a notebook shows, and which
-    `graph(…).save(path)` writes to a file.
+    """A picture of how a Tensor was computed, with a box for each step: an operation, or a leaf, a
+    Tensor that requires a gradient and was not computed from others. The picture is an SVG, which a
+    notebook shows, and which `graph(…).save(path)` writes to a file.
 
     names  the names to show for Tensors: graph(y, x=x, w=w)
 
     Raises RuntimeError for a Tensor that does not require a gradient, ValueError for more than 500
-    steps, which would be unreadable.
+    steps, which would be unreadable, and TypeError if anything but a Tensor is given a name.
     """
     for name, t in names.items():
         if not isinstance(t, Tensor):
@@ -55,7 +56,12 @@ class Graph:
 
 class _Box:
     """A box in a layer of the picture: either a step of the computation, with its text, or a bend
-    of an arrow that crosses the layer."""
+    of an arrow that crosses the layer.
+
+    lines  the lines of text; none for a bend
+    layer  the number of the layer, counted downwards from 0
+    above  the boxes in higher layers from which an arrow leads to this one
+    """
 
     def __init__(self, lines: list[str], layer: int, above: list[_Box]) -> None:
         self.lines, self.layer, self.above = lines, layer, above
@@ -92,11 +98,14 @@ def _drawn(tensor: Tensor, names: dict[Edge | None, str]) -> str:
 
 
 def _boxes(root: Edge, shape: tuple[int, ...], names: dict[Edge | None, str]) -> list[_Box]:
-    """The boxes of the picture: one for each step, from the leaves to root, and then one for each
-    bend of an arrow. Each box is linked to the boxes above and below it.
+    """The boxes of the picture: one for each step, from the leaves to the result, and then one for
+    each bend of an arrow. Each box is linked to the boxes above and below it.
 
-    shape  that of the value of root
-    names  the names of Tensors to show in the boxes
+    root   the edge of the result: the node that computed it, and which of the node's values it is
+    shape  that of the result
+    names  the names to show for Tensors, by their edges
+
+    Raises ValueError for more than 500 steps.
     """
     nodes = ancestors(root[0])
     if len(nodes) > LARGEST:
@@ -118,8 +127,10 @@ def _boxes(root: Edge, shape: tuple[int, ...], names: dict[Edge | None, str]) ->
 
 
 def _bends(boxes: list[_Box]) -> list[_Box]:
-    """New boxes for the bends of arrows: one in each layer that an arrow crosses, unless its ends
-    are more than LONGEST layers apart. They link the two boxes that the arrow connects."""
+    """Link each box to the boxes below it; it is already linked to those above it. Returns new
+    boxes for the bends of arrows: one in each layer that an arrow crosses, unless the ends of the
+    arrow are more than LONGEST, 12, layers apart. The links along an arrow lead through its
+    bends."""
     bends = []
     for box in boxes:
         for k, parent in enumerate(box.above):
@@ -139,7 +150,8 @@ def _lines(
     node: Node, shapes: dict[Edge, tuple[int, ...] | None], names: dict[Edge | None, str]
 ) -> list[str]:
     """The lines of text in the box of a node: its operation, the names and shapes of its values,
-    and their gradients once they are computed."""
+    and their gradients once they are computed. The shapes and names are given by edge, (node,
+    number of the value)."""
     values = [(node, k) for k in range(node.values)]
     name = ", ".join(names[value] for value in values if value in names)
     operation = "leaf" if node.function is None else node.signature.name
@@ -157,8 +169,8 @@ def _lines(
 
 
 def _arrange(rows: list[list[_Box]]) -> None:
-    """Order the boxes of each row by the mean position of their neighbours, in several passes down
-    and up; then centre the rows."""
+    """Order the boxes of each row, in place, by the mean position of the boxes that they are linked
+    to, in several passes down and up. Then set x of each box, so that the rows are centred."""
     for sweep in range(8):
         for row in rows if sweep % 2 else reversed(rows):
             for box in row:
