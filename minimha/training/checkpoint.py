@@ -21,7 +21,8 @@ _CHECKSUM, _SETTINGS = "checksum", "settings"
 
 
 def write(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any], path: str | Path) -> None:
-    """Write arrays and settings, with a checksum, to a safetensors file.
+    """Write the arrays and settings of a training run, with a checksum, to a safetensors file.
+    Later, `read` compares these settings with those of its caller.
 
     A checkpoint that the file already holds is first copied to NAME-previous, unless it is damaged.
     If the process is killed at any moment, each file has either its old content or its new content.
@@ -40,8 +41,9 @@ def read(path: str | Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]
     """The arrays of a checkpoint; if it is missing or damaged, those of NAME-previous, with a
     warning.
 
-    Raises FileNotFoundError if there is none, ValueError if all are damaged or if the checkpoint
-    was written with other settings: the message names every difference.
+    Raises FileNotFoundError if neither file exists. Raises ValueError if each file that exists is
+    damaged, and if the checkpoint was written with settings other than `settings`; the message then
+    names every difference.
     """
     arrays = _first_undamaged(Path(path).resolve())
     saved = _BEFORE | json.loads(arrays.pop(_SETTINGS).tobytes())
@@ -87,7 +89,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def checksum(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The SHA-256 of all names, dtypes, shapes and entries."""
+    """The SHA-256 of the names, dtypes, shapes and entries of all arrays, as 32 numbers of
+    uint8."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         x = np.asarray(arrays[name])

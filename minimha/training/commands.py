@@ -188,7 +188,16 @@ def _train_on(options: argparse.Namespace, comm: parallel.Communicator | None) -
 
 @dataclass
 class Run:
-    """A run whose settings fit together, ready to start or to continue."""
+    """A run of `minimha train` whose settings fit together, ready to start or to continue.
+
+    folder     the folder of its files
+    settings   by name, such as "layers", as on the command line and in run.json
+    tokenizer  for the characters of the text
+    parts      the tokens of the text, to train on and for validation
+    training   the iterator that makes the steps
+    losses     of the steps made so far
+    comm       with --parallel, the communicator of this rank, otherwise None
+    """
 
     folder: Path
     settings: dict[str, Any]
@@ -200,8 +209,13 @@ class Run:
 
     @classmethod
     def of(cls, options: argparse.Namespace, comm: parallel.Communicator | None = None) -> Run:
-        """Check all settings, then make the folder of the run. Raises ValueError, RuntimeError or
-        OSError, with a one-line message."""
+        """The run that the options of `minimha train` ask for, a new one or one to continue. Checks
+        all settings, then makes the folder of the run.
+
+        comm  with --parallel, the communicator of this rank, otherwise None
+
+        Raises ValueError, RuntimeError or OSError, with a one-line message.
+        """
         folder = options.out
         settings = _settings(options)
         saved = [file for name in (_CHECKPOINT, _PREVIOUS) if (file := folder / name).exists()]
@@ -241,8 +255,9 @@ class Run:
         return cls(folder, settings, tokenizer, parts, training, losses, comm)
 
     def train(self) -> int:
-        """Train, and print the progress. Returns the exit code: 130 after Ctrl-C. If several ranks
-        share the run, only rank 0 prints and writes, and Ctrl-C ends all of them."""
+        """Train, and print the progress. Returns the exit code: 0, or 130 if Ctrl-C stopped the
+        run. If several ranks share the run, only rank 0 prints and writes, and Ctrl-C ends all
+        of them."""
         run, tokenizer, validation = self.training, self.tokenizer, self.parts.validation
         if self.comm is not None and self.comm.rank:
             for _ in run:
@@ -312,7 +327,10 @@ class Run:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of a new run, or those stored by the run that is resumed."""
+    """The settings, by name, of the run that the options of `minimha train` ask for: of a new run,
+    the options and the defaults; of a resumed run, those in its folder. Raises ValueError for a
+    setting that cannot be used, for an option that contradicts the run to resume, for a new run in
+    a folder that is not empty, and if there is no run to resume."""
     folder = options.out
     given = {name: getattr(options, name) for name in [*SETTINGS, "every"]}
     given = {name: value for name, value in given.items() if value is not None}
@@ -360,8 +378,8 @@ def _write_json(value: Any, path: Path) -> None:
 
 
 def _read_losses(path: Path, last: int) -> watching.Losses:
-    """Read the losses up to step `last` from a file. A run that was killed may also have written
-    the losses of later steps, which the resumed run computes again."""
+    """Read the losses up to step `last` from the file losses.csv of a run. A run that was killed
+    may also have written the losses of later steps, which the resumed run computes again."""
     losses = watching.Losses()
     with naming(path, {}):
         for line in path.read_text(encoding="utf-8").splitlines()[1 : last + 1]:
@@ -374,8 +392,9 @@ def _read_losses(path: Path, last: int) -> watching.Losses:
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """A context manager that gives an event. Inside the block, Ctrl-C only sets this event, so that
-    no step or checkpoint is left half done. A second Ctrl-C raises KeyboardInterrupt."""
+    """A context manager that gives an event. Inside the block, the first Ctrl-C only sets this
+    event, so that no step or checkpoint is left half done. A second one raises
+    KeyboardInterrupt."""
     interrupted = threading.Event()
 
     def notice(*_: object) -> None:

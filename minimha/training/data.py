@@ -23,7 +23,7 @@ def python_reference() -> str:
     Python, without a download.
 
     It differs between versions of Python. A browser's Python comes without it; there it is read
-    from the file python_reference.txt in the folder of the chapters, the current one. Raises
+    from the file python_reference.txt in the current folder, which is that of the chapters. Raises
     ValueError if there is neither the documentation nor the file.
     """
     try:
@@ -57,8 +57,8 @@ def shakespeare() -> str:
     """Tiny Shakespeare: 1,115,394 characters of his plays, the text of Karpathy's char-rnn (2015).
 
     The first call downloads the file and checks its SHA-256; later calls read it from the user's
-    cache folder. Raises ValueError if the download fails or its checksum is wrong, RuntimeError
-    without pooch.
+    cache folder. Raises ValueError if the download fails or its checksum is wrong, RuntimeError if
+    the package pooch is not installed.
     """
     pooch = package("pooch")
     pooch.get_logger().setLevel("WARNING")
@@ -118,8 +118,8 @@ class Split(NamedTuple):
 
 
 def split(tokens: np.ndarray, context: int, fraction: float = 0.1) -> Split:
-    """Divide the tokens: the last fraction of them is for validation, but at least context + 1, for
-    one window with its targets.
+    """Divide the tokens (N,) of a text: the last fraction · N of them are for validation, but at
+    least context + 1, enough for one window of `context` tokens and its targets.
 
     Raises ValueError if either part would have fewer than context + 1 tokens.
     """
@@ -156,9 +156,9 @@ def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
 def bigram_loss(parts: Split, vocabulary: int) -> float:
     """Cross entropy, in nats, of a bigram table on the validation tokens.
 
-    p(b | a) = (count(a, b) + 0.1) / (count(a) + 0.1 · V), with V different tokens, is the
-    probability that token b follows token a; the counts are those of the training tokens.
-    A baseline for models that see more than the last character.
+    p(b | a) = (count(a, b) + 0.1) / (count(a) + 0.1 · V), where V = vocabulary is the number of
+    different tokens, is the probability that token b follows token a; the counts are those of the
+    training tokens. A baseline for models that see more than the last character.
     """
     p = np.full((vocabulary, vocabulary), 0.1)
     np.add.at(p, (parts.train[:-1], parts.train[1:]), 1)

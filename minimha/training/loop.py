@@ -31,8 +31,8 @@ class Training:
             ...
 
     A step draws windows at random places of the text, computes the gradient of their cross entropy,
-    clips it, and updates the parameters with `AdamW`. It yields the loss before the update, in nats
-    per token. The learning rate follows `warmup_cosine`.
+    clips it, and updates the parameters with `AdamW`. The iterator yields the loss before the
+    update, in nats per token. The learning rate follows `warmup_cosine`.
 
     model         a GPT, or another Module with a context T, which maps tokens (B, T) to logits
                   (B, T, vocabulary) when called as model(tokens, rng=generator)
@@ -41,9 +41,9 @@ class Training:
     batch         B, the number of windows in a step
     lr, min_lr    the largest learning rate, and the one towards which it falls, lr/10 by default
     warmup        number of steps in which the learning rate rises, by default a tenth of all steps
-    betas         the decay rates of the running means in `AdamW`
-    weight_decay  for parameters with two or more axes, see `decay_groups`
-    clip          the largest norm of the gradient, see `clip_gradients`
+    betas         the decay rates of the two running means in `AdamW`
+    weight_decay  that of `AdamW`, for parameters with two or more axes, see `decay_groups`
+    clip          the largest norm of the gradient: a larger gradient is scaled down to this norm
     seed          seed of all random numbers: step k draws its windows and its dropout from a
                   generator seeded with (seed, k)
     precision     "float32", or "bfloat16" for a float32 model on a GPU, where it is untried: the
@@ -114,8 +114,8 @@ class Training:
         return AdamW(decay_groups(self.model, weight_decay), **settings)
 
     def _update(self, inputs: np.ndarray, targets: np.ndarray, rng: backend.Generator) -> float:
-        """Update the parameters with the gradient of a batch. Returns the loss before the
-        update."""
+        """Update the parameters with the gradient of a batch, inputs and targets (B, T). Returns
+        the loss before the update. rng draws the dropout."""
         inputs, targets = (tokens_for(self.model, tokens) for tokens in (inputs, targets))
         loss = cross_entropy(self.model(inputs, rng=rng), targets)
         loss.backward()
@@ -126,8 +126,8 @@ class Training:
     def save(self, path: str | Path) -> None:
         """Write a checkpoint, from which `resume` continues, to a safetensors file.
 
-        The checkpoint that was there is kept as NAME-previous. Raises OSError if the file cannot be
-        written.
+        A checkpoint that was there is kept as NAME-previous, unless it is damaged. Raises OSError
+        if a file cannot be written.
         """
         checkpoint.write(self.state(), self.settings, path)
 
@@ -135,9 +135,9 @@ class Training:
         """Continue from a checkpoint; if it is missing or damaged, from NAME-previous, with a
         warning.
 
-        Raises FileNotFoundError if there is none. Raises ValueError, without changing anything, if
-        all are damaged, or if the checkpoint belongs to another model, another text or a run with
-        other settings: the message names every difference.
+        Raises FileNotFoundError if neither file exists. Raises ValueError, without changing
+        anything, if each file that exists is damaged, and if the checkpoint belongs to another
+        model, another text or a run with other settings; the message then names every difference.
         """
         self.set_state(checkpoint.read(path, self.settings))
 
@@ -148,7 +148,7 @@ class Training:
         return {**arrays, "step": np.asarray(self.step)}
 
     def set_state(self, arrays: dict[str, np.ndarray]) -> None:
-        """Continue from the arrays of a checkpoint."""
+        """Continue from the arrays of a checkpoint, which `state` returned."""
         interchange.set_state(self.model, entries_under("model", arrays))
         self._set_optimiser_state(entries_under("optimiser", arrays))
         self.step = int(arrays["step"])
@@ -226,6 +226,7 @@ def _require_a_window(model: Any, tokens: np.ndarray) -> None:
 
 
 def tokens_for(model: Any, tokens: np.ndarray) -> Array:
-    """The tokens as an array of the library, and on the device, of the model's parameters."""
+    """The tokens as an array of the array library that the model's parameters belong to, on their
+    device."""
     _, first = next(iter(model.named_parameters()))
     return backend.like(tokens, first.data)

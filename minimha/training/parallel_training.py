@@ -31,13 +31,15 @@ class ParallelTraining(Training):
 
     The other arguments are those of `Training`, with a GPT as the model. Without dropout, losses,
     weights and checkpoints are those of one process, up to rounding, which a long run may amplify.
-    In a model that has no rotary positions, no qk_norm and no softcap, the true gradient of b_k is
-    0, so its computed gradient is nothing but rounding, and b_k may differ in every digit. A run
-    can be resumed with another number of ranks, another way, or as a `Training`. Rank 0 writes the
-    checkpoints; every rank must be able to read them. Each rank draws its own dropout.
+    In a model that has no rotary positions, no qk_norm and no softcap, the true gradient of b_k,
+    the bias of the keys, is 0, so its computed gradient is nothing but rounding, and b_k may differ
+    in every digit. A run can be resumed with another number of ranks, another way, or as a
+    `Training`. Rank 0 writes the checkpoints; every rank must be able to read them. Each rank draws
+    its own dropout.
 
-    Raises ValueError for dropout in a way other than "data", and for more ranks than there are
-    sequences, heads or positions.
+    Raises ValueError for an unknown way, for dropout in a way other than "data", and for more ranks
+    than there are parts to share: sequences for "data", key heads for "heads", positions for
+    "ring", and either of the last two for "ulysses".
     """
 
     def __init__(

@@ -29,8 +29,8 @@ Pair = tuple[str, str]
 
 
 def words(count: int, longest: int, rng: np.random.Generator) -> list[str]:
-    """Distinct random words of 1 to longest letters. In each draw all lengths are equally likely,
-    but a word that was drawn before is dropped: so few words are very short."""
+    """`count` distinct random words of 1 to `longest` letters. In each draw all lengths are equally
+    likely, but a word that was drawn before is dropped: so few words are very short."""
     found: dict[str, None] = {}  # a dictionary keeps the order, which a set does not
     while len(found) < count:
         letters = rng.choice(list(string.ascii_lowercase), rng.integers(1, longest + 1))
@@ -56,8 +56,8 @@ def adding() -> list[Pair]:
 def hold_out(
     pairs: Sequence[Pair], rng: np.random.Generator | int = 0
 ) -> tuple[list[Pair], list[Pair]]:
-    """Divide the pairs into those to train on, and about a tenth, chosen at random, that training
-    never sees.
+    """Divide the pairs (source, target) into two lists: those to train on, and about a tenth,
+    chosen at random, to keep out of the training.
 
     27+58 and 58+27 are held out together, because a model that has seen one could answer the other
     from memory.
@@ -72,7 +72,8 @@ def hold_out(
 
 
 def encode(texts: Sequence[str]) -> np.ndarray:
-    """The texts as an array of tokens (N, length of the longest text), filled up with END."""
+    """The texts as an array of tokens (N, length of the longest text). A token is the index of a
+    character in SYMBOLS; shorter texts are filled up with the token END."""
     tokens = np.full((len(texts), max(map(len, texts))), END)
     for row, text in zip(tokens, texts, strict=True):
         row[: len(text)] = [SYMBOLS.index(c) for c in text]
@@ -80,18 +81,20 @@ def encode(texts: Sequence[str]) -> np.ndarray:
 
 
 def arrays(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of the sources (N, S), and of the targets (N, T + 1) with START in front."""
+    """The tokens of the sources (N, S), and of the targets (N, T + 1), for N pairs (source,
+    target). Each target begins with the token START and ends with END."""
     return encode([source for source, _ in pairs]), encode([f"^{target}$" for _, target in pairs])
 
 
 def padding(source: Array) -> masks.Mask:
-    """The mask that hides the END tokens of sources (B, S)."""
+    """The mask that hides the END tokens, which fill up the shorter ones of the sources (B, S)."""
     xp = namespace(source)
     return masks.padding(xp.sum(xp.astype(source != END, xp.int64), axis=1))
 
 
 def loss(model: EncoderDecoder, source: np.ndarray, target: np.ndarray) -> Tensor:
-    """The cross entropy, in nats per token, of targets (B, T + 1) that begin with START.
+    """The cross entropy, in nats per token, of the model on sources (B, S) and targets (B, T + 1)
+    from `arrays`: the targets begin with START.
 
     The decoder reads target[:, :-1] and predicts target[:, 1:]. After END there is nothing to
     predict, so these positions do not count.
@@ -112,6 +115,7 @@ def train(
     rng: np.random.Generator | int = 0,
 ) -> Iterator[float]:
     """Train with AdamW on random batches of `batch` pairs each, and yield the loss of each step.
+    rng, a generator or a seed, draws the batches.
 
     The learning rate rises to lr over 100 steps, or a fifth of all steps if that is less, then
     falls along a cosine towards 0.
@@ -133,7 +137,7 @@ def train(
 
 
 def answers(model: EncoderDecoder, sources: Sequence[str], count: int = 16) -> list[str]:
-    """The text that the model decodes for each source, up to count characters."""
+    """The text that the model decodes for each source: up to `count` characters."""
     tokens = tokens_for(model, encode(sources))
     decoded = greedy_decode(model, tokens, padding(tokens), start=START, end=END, count=count)
     rows = backend.to_numpy(decoded)

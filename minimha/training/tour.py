@@ -38,9 +38,9 @@ def take(text: Path | None, *, seed: int, steps: int, library: str, picture: Pat
     library  the array library to compute with, such as "numpy"
     picture  the file to which the attention weights are drawn
 
-    Returns the exit code: 2 for input that cannot be used, and 1 if the model, on the default text
-    and with the default steps, did not clearly beat the bigram table. Raises GradcheckError for a
-    gradient that is wrong.
+    Returns the exit code: 2 for input that cannot be used; 1 if the model, on the default text and
+    with the default steps, did not clearly beat the bigram table, which predicts each character
+    from the one before it; and otherwise 0. Raises GradcheckError for a gradient that is wrong.
     """
     try:
         backend.library(library)
@@ -90,7 +90,8 @@ def take(text: Path | None, *, seed: int, steps: int, library: str, picture: Pat
 
 
 def check_gradients(library: str = "numpy") -> str:
-    """Check each part of multi-head attention and of the transformer; returns a table of errors.
+    """Check the gradients of each part of multi-head attention and of the transformer, on arrays of
+    this library. Returns the text of a table of their errors.
 
     Raises GradcheckError at the first gradient that is wrong.
     """
@@ -112,7 +113,8 @@ def check_gradients(library: str = "numpy") -> str:
 
 def _parts(xp: Any) -> list[tuple[str, Operation, dict[str, Any], dict[str, Any]]]:
     """A list with the name, the operation, the settings and the inputs of each part of the model.
-    Inputs are arrays, or shapes for random arrays."""
+    Settings and inputs are arguments of the operation, by name. Inputs are arrays of the array
+    library xp, or shapes for random arrays."""
     b, h, t, s, d, dv, m = 2, 3, 4, 5, 2, 6, 7
     indices = xp.asarray([[1, 0, 1], [3, 1, 1]])
     qkv = {"query": (b, h, t, d), "key": (b, h, s, d), "value": (b, h, s, dv)}

@@ -49,7 +49,8 @@ def watch(
         for loss in watch(run, parts.validation, tokenizer):
             pass
 
-    validation  tokens (T,) of held-out text, more than one context
+    run         the `Training`
+    validation  tokens (N,) of held-out text, more than the context of the model
     tokenizer   such as a `data.CharacterTokenizer`; with it, each report has a sample, which
                 continues the validation text, and in a notebook the attention of each head to one
                 of its sentences
@@ -172,15 +173,16 @@ class _Notebook(_Screen):
 
 def sample(model: Any, validation: np.ndarray, tokenizer: Any, count: int) -> str:
     """The text of the `count` tokens with which the model continues the beginning of the validation
-    text. The prompt, half as long as the model's context, is left out."""
+    text, whose tokens are validation (N,). The beginning, half as long as the model's context, is
+    left out."""
     prompt = validation[None, : max(1, model.context // 2)]
     return tokenizer.decode(generate(model, prompt, count)[0, prompt.shape[1] :])
 
 
 def attention(model: Any, validation: np.ndarray, tokenizer: Any) -> tuple[np.ndarray, list[str]]:
     """The attention weights (layers, H, T, T) of the model on a sentence of the validation text,
-    and the text of each of its T tokens. A sentence that is too long for the model's context or
-    for a picture is cut off."""
+    and the text of each of the sentence's T tokens. validation has the tokens (N,) of the text. A
+    sentence that is too long for the model's context or for a picture is cut off."""
     sentence = real_sentence(tokenizer.decode(validation[:10_000]))
     tokens = tokenizer.encode(sentence)[: min(model.context, 32)]
     weights = attention_weights(model, tokens)
@@ -203,5 +205,6 @@ def real_sentence(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text as one line that a terminal shows as it is."""
+    """The text in one line: a space replaces each line break, and each other character that a
+    terminal cannot print."""
     return "".join(c if c.isprintable() else " " for c in text)
