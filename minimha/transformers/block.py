@@ -81,13 +81,21 @@ class Block(Module):
         rng: backend.Generator | None = None,
         return_weights: bool = False,
     ) -> Any:
-        """The output (B, T, M) for x (B, T, M) and, with cross, a memory (B, S, M).
+        """The output (B, T, M) for x (B, T, M) and, in a block with cross=True, a memory (B, S, M).
 
-        mask is that of self-attention, memory_mask that of the attention to the memory.
+        mask         which positions of x each of them sees in self-attention: a mask of `masks`, or
+                     an array that is True where a query sees a key; by default all. A window of the
+                     block hides positions as well
+        memory_mask  the same for cross-attention, in which positions of x see those of the memory
+        positions    integers (T,) for rope: where x is in a sequence of which it is a part; by
+                     default 0 … T − 1, or after the positions in the cache
+        cache        stores the keys and values of earlier calls, which self-attention then also
+                     sees
+        rng          the generator of dropout; without it there is no dropout
+
         With return_weights, also returns the weights of self-attention (B, H, T, T) and, with
-        cross, those of cross-attention (B, H, T, S). With a cache, the weights of self-attention
-        have a column for each of the earlier keys in the cache as well.
-        positions, cache and rng are those of `MultiHeadAttention`.
+        cross=True, those of cross-attention (B, H, T, S). With a cache, the weights of
+        self-attention have a column for each of the earlier keys in the cache as well.
         """
         weights: list[Any] | None = None
         if return_weights:
@@ -124,7 +132,8 @@ class Block(Module):
         weights: list[Any] | None,
     ) -> Any:
         """What self-attention adds to the residual stream, (B, T, M), for x (B, T, M). Its
-        attention weights are appended to the list `weights`, unless it is None."""
+        attention weights are appended to the list `weights`, unless this is None. The other
+        arguments are those of a call of the block."""
         y = self.attention(
             x,
             mask=self._inside_window(mask),
@@ -147,8 +156,9 @@ class Block(Module):
         weights: list[Any] | None,
     ) -> Any:
         """What cross-attention adds to the residual stream, (B, T, M), for queries from x (B, T, M)
-        and keys and values from the memory (B, S, M). Its attention weights are appended to the
-        list `weights`, unless it is None."""
+        and keys and values from the memory (B, S, M). mask says which positions of the memory each
+        query sees. The attention weights are appended to the list `weights`, unless this is
+        None."""
         y = self.cross(x, memory, mask=mask, rng=rng, return_weights=weights is not None)
         if weights is not None:
             y, seen = y  # (B, T, M), (B, H, T, S)
@@ -157,7 +167,7 @@ class Block(Module):
 
     def _perceptron(self, x: Any, rng: backend.Generator | None) -> Any:
         """What the perceptron adds to the residual stream, (B, T, M), for x (B, T, M). It maps the
-        vector of each position separately."""
+        vector of each position separately. rng draws the dropout."""
         y = self.mlp(x)  # (B, T, M)
         return self.dropout(self.norm_mlp_output(y), rng)  # (B, T, M)
 
@@ -228,8 +238,9 @@ def unchanged(x: Any) -> Any:
 
 
 def widen_vectors(model: Module) -> None:
-    """Convert the biases and the weights of norms to float32. The matrices keep their dtype, such
-    as bfloat16: linear maps and embeddings widen them, so that the model computes in float32."""
+    """Convert the biases and the weights of norms in a model to float32, in place. The matrices
+    keep their dtype, such as bfloat16: linear maps and embeddings widen them, so that the model
+    computes in float32."""
     for p in model.parameters():
         if p.ndim < 2:
             p.data = widened(p.data)

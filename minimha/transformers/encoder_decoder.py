@@ -22,11 +22,11 @@ from .block import Block, widen_vectors
 
 
 class Stack(Module):
-    """A number of blocks, num_layers, one after another, of width M and with H = num_heads heads.
+    """num_layers blocks, one after another, of width M = d_model and with H = num_heads heads.
 
     With norm_first, a LayerNorm follows the last block, whose output is a sum that is not yet
-    normalised. Without it, as in the paper, each block ends in a LayerNorm.
-    The other settings are those of `Block`.
+    normalised. Without norm_first, as in the paper, each block ends in a LayerNorm.
+    The other arguments are those of `Block`.
     """
 
     cross = False
@@ -57,8 +57,12 @@ class Encoder(Stack):
     def __call__(
         self, x: Any, mask: AnyMask = None, *, rng: backend.Generator | None = None
     ) -> Any:
-        """Apply the blocks to x (B, S, M): return the memory (B, S, M). mask hides the padding of
-        the source."""
+        """Apply the blocks to x (B, S, M): return the memory (B, S, M).
+
+        mask  hides the padding of the source, such as `masks.padding(lengths)`; by default no
+              position is hidden
+        rng   the generator of dropout; without it there is no dropout
+        """
         for block in self.blocks:
             x = block(x, mask, rng=rng)
         if self.norm is not None:
@@ -80,10 +84,13 @@ class Decoder(Stack):
         caches: Sequence[KeyValueCache] | None = None,
         rng: backend.Generator | None = None,
     ) -> Any:
-        """Apply the blocks to x (B, T, M), with attention to the memory (B, S, M). Returns (B, T,
-        M).
+        """Apply the blocks to x (B, T, M), with attention to the memory (B, S, M). Returns an array
+        (B, T, M).
 
-        memory_mask hides the padding of the source; caches are one `KeyValueCache` for each block.
+        memory_mask  hides the padding of the source, from which the memory was made; by default no
+                     position is hidden
+        caches       one `KeyValueCache` for each block; x then continues that of earlier calls
+        rng          the generator of dropout; without it there is no dropout
         """
         one_each: Sequence[KeyValueCache | None] = caches or [None] * len(self.blocks)
         for block, cache in zip(self.blocks, one_each, strict=True):
@@ -106,8 +113,10 @@ class EncoderDecoder(Module):
     num_layers         number of blocks in the encoder, and in the decoder
     source_vocabulary  number of different source tokens, which then have an embedding of their own.
                        Without it, one table embeds source and target, as in the paper
-    dropout            of the embeddings and in the blocks, in calls with an rng
-    dtype              of the weights. "bfloat16" is for the matrices alone, as in `GPT`
+    dropout            its probability, for the embeddings and in the blocks, in calls with an rng
+    rng                a generator or a seed, for the weights
+    dtype              of the weights. "bfloat16" is for the matrices alone: biases and the weights
+                       of norms are then float32
 
     The table of the target tokens is also the last linear map, so its gradient is the sum over all
     its uses. hidden, activation and norm_first are those of `Block`, with the paper's defaults.
@@ -156,7 +165,8 @@ class EncoderDecoder(Module):
         *,
         rng: backend.Generator | None = None,
     ) -> Any:
-        """The logits (B, T, vocabulary) for source (B, S) and target (B, T), arrays of integers.
+        """The logits (B, T, vocabulary) for source (B, S) and target (B, T), arrays of tokens. rng
+        is the generator of dropout; without it there is no dropout.
 
         source_mask hides the padding of the source from the encoder and from the decoder:
         `masks.padding(lengths)`. A target needs no mask if its padding is at the end, which causal
@@ -168,7 +178,8 @@ class EncoderDecoder(Module):
     def encode(
         self, source: Array, source_mask: AnyMask = None, *, rng: backend.Generator | None = None
     ) -> Any:
-        """Encode the source tokens (B, S): return the memory (B, S, M)."""
+        """Encode the source tokens (B, S): return the memory (B, S, M). source_mask hides padding;
+        rng is the generator of dropout, without which there is none."""
         x = self._embedded(self.source_tokens, source, 0, rng)  # (B, S, M)
         return self.encoder(x, source_mask, rng=rng)
 
@@ -181,7 +192,9 @@ class EncoderDecoder(Module):
         caches: Sequence[KeyValueCache] | None = None,
         rng: backend.Generator | None = None,
     ) -> Any:
-        """The logits (B, T, vocabulary) for target (B, T) and the memory (B, S, M) of its source.
+        """The logits (B, T, vocabulary) for target (B, T) and the memory (B, S, M), which `encode`
+        made of its source. source_mask is the one given to `encode`; rng is the generator of
+        dropout, without which there is none.
 
         With caches, one `KeyValueCache` for each block, the target continues that of earlier calls.
         """
@@ -195,8 +208,8 @@ class EncoderDecoder(Module):
     def _embedded(
         self, table: Embedding, tokens: Array, past: int, rng: backend.Generator | None
     ) -> Any:
-        """The vectors (B, T, M) of tokens (B, T): their embeddings plus the encoding of their
-        positions, which begin at `past`."""
+        """The vectors (B, T, M) of tokens (B, T): their rows of the table, times √M, plus the
+        encoding of their positions, which begin at `past`. rng draws the dropout."""
         # The entries of the table have the variance 1/M: times √M, they are about as large as sin
         # and cos.
         x = math.sqrt(self.d_model) * table(tokens)
@@ -216,14 +229,16 @@ def greedy_decode(
     count: int,
     cache: bool = True,
 ) -> Array:
-    """The most likely token at each step, for source (B, S): (B, T) with T at most count.
+    """Decode a target for each source in source (B, S), an array of tokens: choose the most likely
+    token at each step. Returns the targets (B, T), with T at most count.
 
-    start, end  tokens: a target begins after start, which is not returned, and stops with end.
-                Decoding stops when every target of the batch has ended; shorter ones are filled up
-                with end
-    cache       whether the decoder keeps the keys and values of earlier tokens. Without, each step
-                computes them all again; the result is the same, unless rounding decides between
-                two tokens
+    source_mask  hides the padding of the source, such as `masks.padding(lengths)`
+    start, end   tokens: a target begins after start, which is not returned, and stops with end.
+                 Decoding stops when every target of the batch has ended; shorter ones are filled up
+                 with end
+    cache        whether the decoder keeps the keys and values of earlier tokens. Without, each step
+                 computes them all again; the result is the same, unless rounding decides between
+                 two tokens
     """
     count = integer(count, "count", least=0)
     with no_grad():

@@ -17,14 +17,15 @@ from .gpt import GPT
 
 
 class Reader:
-    """A model that reads a growing sequence.
+    """A model that reads growing sequences: each call gets them from their start, and returns
+    logits for their next tokens.
 
     When the context is full, the reader drops the older half of it, and the model continues with
     the newer half as if the sequence began there.
 
     cache    whether to keep the keys and values of earlier tokens; without, each call computes them
              all again
-    reserve  that of `KeyValueCache`: how many tokens `rewind` can take back under a window
+    reserve  for blocks with a window, how many of the newest tokens `rewind` can take back
     """
 
     def __init__(
@@ -43,7 +44,8 @@ class Reader:
         self.seen = 0  # where the tokens in the caches end
 
     def room(self, end: int) -> int:
-        """How many tokens can follow the first `end` tokens before the context is full."""
+        """How many tokens can follow the first `end` tokens before the context is full. If these
+        are too many for the context, the reader first drops the older ones."""
         context = self.model.context
         if end - self.start > context:
             self.start = end - (context + 1) // 2
@@ -51,8 +53,9 @@ class Reader:
         return self.start + context - end
 
     def __call__(self, known: np.ndarray, last: int = 1) -> np.ndarray:
-        """The logits (B, last, V) at the last positions of the known tokens (B, T). Tokens that an
-        earlier call has read are not read again if there is a cache."""
+        """The logits (B, last, V) at the last positions of the known tokens (B, T): all tokens so
+        far. Tokens that an earlier call has read are not read again if there is a cache. Raises
+        ValueError if the logits are NaN."""
         self.room(known.shape[1])
         if not self.caches:
             self.seen = self.start
@@ -71,7 +74,7 @@ class Reader:
         return logits
 
     def rewind(self, end: int) -> None:
-        """Forget the tokens after the first `end` tokens."""
+        """Forget all tokens read so far but the first `end`, so that others can follow these."""
         unwanted = max(0, self.seen - end)
         for cache in self.caches or ():
             cache.rewind(unwanted)
@@ -175,7 +178,7 @@ def stream(
     rng: Rng = Sampling.rng,
     cache: bool = True,
 ) -> Iterator[np.ndarray]:
-    """Yield the new tokens of `generate` step by step: at each step (B,), as soon as they are
+    """Yield the new tokens of `generate` step by step: at each step an array (B,), as soon as it is
     drawn.
 
     Arguments and errors are those of `generate`.
@@ -200,7 +203,7 @@ def _drawn(
     cache: bool,
 ) -> Iterator[np.ndarray]:
     """Yield the tokens (B,) that follow the known tokens (B, T), step by step, until all sequences
-    have ended."""
+    have ended. `cache` says whether the model keeps the keys and values of earlier tokens."""
     read = Reader(model, cache)
     ended = np.zeros(len(known), dtype=bool)  # (B,)
     while not ended.all():
@@ -228,7 +231,8 @@ def checked_tokens(tokens: Array) -> np.ndarray:
 
 
 def sample(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw one token for each row of probabilities (B, V). Returns the tokens (B,)."""
+    """Draw one token for each row of probabilities p (B, V). Returns the tokens (B,). Rows that do
+    not sum to 1 count as divided by their sum."""
     # A point on the line from 0 to the sum, on which each token takes a piece as long as its
     # probability. The token is the number of pieces before the point.
     ends = p.cumsum(axis=-1)  # (B, V)
@@ -245,11 +249,11 @@ def probabilities(
 ) -> np.ndarray:
     """The probabilities (B, V) from which `generate` draws, for logits (B, V).
 
-    softmax(logits / temperature), in float64; tokens with the logit +∞ share all the probability.
-    With top_k, the probabilities of all but the k most likely tokens are set to 0, and the others
-    are scaled to sum to 1. Then top_p does the same to all but the fewest most likely tokens that
-    together have at least this probability. Both keep all tokens that are as likely as the least
-    likely one they keep.
+    These are softmax(logits / temperature), in float64; tokens with the logit +∞ share all the
+    probability. With top_k, the probabilities of all but the k most likely tokens are set to 0, and
+    the others are scaled to sum to 1. Then top_p does the same to all but the fewest most likely
+    tokens that together have at least this probability. Both keep all tokens that are as likely as
+    the least likely one they keep.
     Source of top_p: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020).
     """
     logits = logits.astype(np.float64)

@@ -146,13 +146,14 @@ class GPT(Module):
     def new_caches(self, reserve: int = 64) -> list[KeyValueCache]:
         """An empty `KeyValueCache` for each block, with the window and the sinks of the block.
 
-        reserve  that of `KeyValueCache`: how many tokens `rewind` can take back under a window
+        reserve  for blocks with a window, how many of the newest tokens `KeyValueCache.rewind` can
+                 take back
         """
         return [KeyValueCache(b.window, sinks=b.sinks, reserve=reserve) for b in self.blocks]
 
     def _draw_matrices(self, rng: Rng) -> None:
-        """Draw all matrices as nanoGPT does: normal with standard deviation 0.02, and 0.02/√(2L)
-        for the maps whose output is added to the residual stream, with L blocks."""
+        """Draw all matrices again, as nanoGPT does: normal with standard deviation 0.02, and
+        0.02/√(2L) for the maps whose output is added to the residual stream, with L blocks."""
         for name, p in self.named_parameters():
             if p.ndim == 2:
                 std = 0.02
@@ -163,8 +164,9 @@ class GPT(Module):
                 p.data = backend.normal(rng, p.shape, std=std, dtype=self.settings["dtype"])
 
     def _check(self, tokens: Array, past: int, caches: int) -> None:
-        """Raise unless tokens are integers (B, T), the context has room for them after `past`
-        earlier tokens, and the number of caches is the number of blocks."""
+        """Raise TypeError unless tokens are integers, and ValueError unless they are (B, T), the
+        context has room for them after `past` earlier tokens, and the number `caches` of caches is
+        the number of blocks."""
         backend.require(backend.is_integral, tokens, "tokens")
         room = self.context - past
         if tokens.ndim != 2 or tokens.shape[1] > room:

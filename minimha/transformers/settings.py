@@ -27,9 +27,10 @@ class CommonSettings:
     activation    of the perceptron, one of those of `MLP`
     norm          "layer", "rms", or "rms plus one" as in Gemma
     bias          whether the linear maps and the layer norms have biases
-    dropout       of the attention weights and of what is added to the residual stream, in calls
-                  with an rng; in a `GPT`, also of the embeddings
-    rng           a generator or a seed; `backend.EMPTY` leaves the weights to be set by the caller
+    dropout       its probability, for the attention weights and for what is added to the residual
+                  stream, in calls with an rng; in a `GPT`, also for the embeddings
+    rng           a generator or a seed, for the weights; `backend.EMPTY` leaves the weights to be
+                  set by the caller
     dtype         of the weights. In a `GPT`, "bfloat16" is for the matrices alone: biases, the
                   weights of norms and activations are then float32
 
@@ -88,8 +89,8 @@ class BlockSettings(CommonSettings):
     """The settings of a `Block` alone, which say what kind of block it is:
 
     norm_first  pre-norm, as in GPT-2; False is the paper's post-norm
-    cross       whether the block also attends to a memory, as in a decoder: between the two lines
-                x = x + cross(norm(x), memory)
+    cross       whether the block also attends to a memory, as in a decoder. With norm_first, it
+                then has x = x + cross(norm(x), memory) between self-attention and the perceptron
     """
 
     # Block(64, 4): these two may be given without their names.
@@ -118,8 +119,8 @@ class GPTSettings(CommonSettings):
     num_layers  number of blocks
     tie         whether the table of embeddings is also the last linear map: its gradient is then
                 the sum over both uses
-    layers      settings of single blocks in place of the common ones: a dictionary for each, such
-                as {"window": 512} or {"rope": None}; by default all blocks are alike
+    layers      settings of single blocks in place of the common ones: a dictionary for each block,
+                such as {"window": 512}, {"rope": None} or {}; by default all blocks are alike
 
     Learned positions are added to the embeddings, unless rope gives every block rotary ones. Two
     settings that Gemma 2 needs:

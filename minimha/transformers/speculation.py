@@ -18,8 +18,9 @@ from .gpt import GPT
 class Speculation(NamedTuple):
     """What `speculate` returns.
 
-    tokens       (1, T + count), or fewer if a token of stop was drawn
-    accepted     how many drafted tokens the model accepted
+    tokens       (1, T + count): the T given ones and the new ones, fewer if a token of stop was
+                 drawn
+    accepted     how many of the tokens that the draft proposed the model accepted
     judged       how many it judged: those up to the first rejected one in each round
     calls        calls of the model, one for each round
     draft_calls  calls of the draft
@@ -136,7 +137,8 @@ def speculate(
 def judge(
     p: np.ndarray, q: np.ndarray, drafted: np.ndarray, rng: np.random.Generator
 ) -> tuple[int, Any]:
-    """How many of k drafted tokens are accepted, and the token that follows them.
+    """How many of the drafted tokens (k,) are accepted, by the rule that `speculate` explains, and
+    the token that follows the accepted ones.
 
     p (k + 1, V) and q (k, V) are the probabilities that the model and the draft give to
     the tokens at each position.
