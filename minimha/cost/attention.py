@@ -16,13 +16,15 @@ def attention(implementation: str = "reference", *, backward: bool = True, **let
     Dv).
 
     implementation  "reference", "loop", or "steps" for `attention_steps`
+    backward        whether to include the backward pass; without it nothing is saved
+    letters         the sizes, such as T and H: see `Setting.of`
 
         forward flops   2·B·H·T·S·(D + Dv), and twice that backward, in all implementations
         saved           B·H·T·S numbers, the weights; in "loop" with grouped heads also each head's
                         copy of its keys and values
 
-    The arguments letters and backward are those of `projections`. The raw and scaled scores that
-    `attention_steps` keeps for inspection are not counted.
+    The raw and scaled scores that `attention_steps` keeps for inspection are not counted. Raises
+    ValueError for another implementation, and for sizes that do not match.
     """
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(
@@ -48,8 +50,8 @@ def attention(implementation: str = "reference", *, backward: bool = True, **let
 
 
 def _heads(batch: int, t: int, s: int, d: int, dv: int) -> list[Primitive]:
-    """The primitives of attention for a batch of heads, each with t queries of width d and s keys:
-    the scores, the softmax, and the weighted sum of values of width dv."""
+    """The primitives of attention for `batch` heads, each with t queries of width d and s keys: the
+    scores, the softmax, and the weighted sum of values of width dv."""
     p, r = batch * t * s, batch * t
     entrywise, down, across = 2 * p, p + r, 2 * p + r  # P to P, P to one number per row, both to P
     forward = [entrywise, down, across, entrywise, down, across]
@@ -75,14 +77,18 @@ def multi_head(
     """The cost of a whole `MultiHeadAttention`: of `projections`, of `attention`, and of the output
     projection, which multiplies by W^O.
 
+    form               how Q, K and V are computed: one of `projections.FORMS`
+    implementation     that of attention, "reference" or "loop"
+    backward, letters  as for `projections`
+
         output   H·Dv·M parameters and M of a bias, 2·B·T times H·Dv·M flops forward, twice that
                  backward
         saved    also Q, K, V and the B·T·H·Dv merged outputs of the heads; in a loop with grouped
                  heads not K and V, only the copies
 
     In the bilinear form Q is (B, H, T, Mk), and K is the input, which is not saved again unless a
-    loop copies its heads. The arguments are those of `projections` and `attention`; the module has
-    no implementation "steps".
+    loop copies its heads. Raises the errors of `projections` and `attention`, and ValueError for
+    "steps", which the module does not run.
     """
     if implementation == "steps":
         raise ValueError('"steps" is `attention_steps`, which MultiHeadAttention does not run')

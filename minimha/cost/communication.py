@@ -34,24 +34,30 @@ def communication(
 
         mh.cost.communication("ring", 4, T=16_384, H=8, D=64, causal=True, zigzag=True)
 
-    Rank r holds T_r positions, or H_r query heads and G_r key heads. In the forward pass, it sends
+    A `Sent` counts bytes and messages. Rank r holds T_r positions, or H_r query heads and G_r key
+    heads. In the forward pass, it sends
 
         data      nothing: it has its own sequences
-        heads     an all_reduce of B·T·M entries
-        ulysses   three all_to_all, of Q, K and V: B·T_r·((H − H_r)·D + (G − G_r)·(D + Dv)) entries;
-                  then one of the outputs, B·(T − T_r)·H_r·Dv
+        heads     an all_reduce, the sum of an array of B·T·M entries over the ranks
+        ulysses   three all_to_all, of Q, K and V, each of which gives other ranks their heads at
+                  its positions: B·T_r·((H − H_r)·D + (G − G_r)·(D + Dv)) entries; then one of the
+                  outputs of its heads at their positions, B·(T − T_r)·H_r·Dv
         ring      its own keys and values, and those of other ranks that it receives, to the next
                   rank whose queries see them, if there is one: B·G·T_s·(D + Dv) entries for those
-                  of rank s. For each head and each of the `pieces` of a rank's positions these are
-                  two messages, keys and values. Also two integers to every other rank
+                  of rank s. For each key head, and for each of the pieces into which ranks divide
+                  their keys, which `parallel.pieces` counts, these are two messages, keys and
+                  values. Also two integers to every other rank
 
-    In the backward pass, it sends an all_reduce or four all_to_all again. In the ring, gradients
-    travel with keys and values: the rank that owns these sends as much as in the forward pass, each
-    later rank twice as much, and the last rank only the gradients, to the owner.
+    In the backward pass, "heads" sends another all_reduce, and "ulysses" another four all_to_all.
+    In the ring, gradients travel with keys and values: the rank that owns these sends as much as in
+    the forward pass, each later rank twice as much, and the last of them sends only the gradients,
+    to the owner.
 
     way, ranks      how the layer is shared, one of the four names above, and among how many ranks
     causal, window  which keys j a query i of the ring sees: j ≤ i, or i − window ≤ j ≤ i
-    zigzag          which positions a rank of the ring holds: see `parallel.part`
+    zigzag          whether each rank of the ring holds an early and a late run of positions instead
+                    of a single run: see `parallel.part`
+    backward        whether to include the backward pass
     letters         those of `Setting.of`, such as T and H: the sizes of the whole sequence, and of
                     all heads together
 
@@ -77,9 +83,11 @@ def communication(
 
 def update(buckets: Iterable[int], ranks: int, dtype: str = "float32") -> list[Sent]:
     """What each rank sends to update parameters that all ranks hold: a reduce_scatter of their
-    gradients and an all_gather of the new parameters, for each bucket of `parallel.Buckets`.
+    gradients and an all_gather of the new parameters, for each bucket, which is a group of
+    parameters that `parallel.Buckets` sends together. Returns a list with a `Sent` for each rank.
 
     buckets  the number of entries of each bucket
+    dtype    of the entries
     """
     size = Setting.of(T=1, H=1, M=1, dtype=dtype).itemsize
     return _total([[Sent()] * ranks, *(_all_reduce(n, ranks, size) for n in buckets)])
@@ -91,9 +99,12 @@ def training_step(
     """What each rank sends in a step of `training.ParallelTraining`: `communication` in every
     layer, the `update`, and an all_reduce for each of two numbers, the loss and the square of the
     gradient's norm. In some steps, the ranks also collect the whole model for a checkpoint; this is
-    not counted.
+    not counted. Returns a list with a `Sent` for each rank.
 
-    buckets are those of `update`, settings those of `communication`.
+    way, ranks  as for `communication`
+    buckets     the number of entries of each bucket, as for `update`
+    layers      the number of attention layers
+    settings    the other arguments of `communication`
     """
     layer = communication(way, ranks, **settings)
     others = update([*buckets, 1, 1], ranks, settings.get("dtype", "float32"))
@@ -106,8 +117,8 @@ def _total(costs: Sequence[Sequence[Sent]]) -> list[Sent]:
 
 
 def _all_reduce(n: int, ranks: int, itemsize: int) -> list[Sent]:
-    """What each rank sends in an all_reduce of n entries, which is a reduce_scatter and an
-    all_gather."""
+    """What each rank sends in an all_reduce of n entries of `itemsize` bytes, which is a
+    reduce_scatter and an all_gather."""
     return [
         Sent(itemsize * (n - own + (ranks - 1) * own), 2 * (ranks - 1)) for own in lengths(n, ranks)
     ]
@@ -121,7 +132,8 @@ def _ulysses(s: Setting, ranks: int, backward: bool) -> list[Sent]:
     def swapped(have: list[int], split: list[int], width: int) -> list[Sent]:
         """What each rank sends in an all_to_all. Before it, rank r holds have[r] entries of the
         first axis and all entries of the second one; after it, all of the first and split[r] of the
-        second. The axes are positions and heads. Each entry stands for B · width numbers."""
+        second. One axis is that of positions, the other that of heads. Each entry stands for
+        B · width numbers."""
         return [
             Sent(s.itemsize * s.B * width * n * (sum(split) - own), ranks - 1)
             for n, own in zip(have, split, strict=True)

@@ -28,11 +28,13 @@ def compare(
         mh.cost.compare(M=512, H=8, T=128)
         mh.pictures.costs(mh.cost.compare(M=512, H=8, T=128), over="H")
 
-    machine  the machine for which the table predicts times; by default this computer, as measured
-             by `calibrate`
-    letters  the sizes, as for `Setting.of`. The methods `costs` and `over` of the result replace
-             one of them. Sizes that are not given here are then computed again: after
-             compare(H=8, D=64), where M is 512, H=4 makes M 256
+    implementation  that of attention, "reference" or "loop"
+    backward        whether to include the backward pass
+    machine         the machine for which the table predicts times; by default this computer, as
+                    measured by `calibrate`
+    letters         the sizes, as for `Setting.of`. The methods `costs` and `over` of the result
+                    replace some of them. Sizes that are not given here are then computed again:
+                    after compare(T=1, H=8, D=64), where M is 512, H=4 makes M 256
 
     Raises ValueError for sizes that do not match.
     """
@@ -43,7 +45,15 @@ def compare(
 
 @dataclass(frozen=True)
 class Comparison:
-    """The forms of the projections side by side, shown as a table."""
+    """The costs of multi-head attention with each form of the projections, such as "stacked" or
+    "fused", side by side. It shows as a table; `compare` makes it.
+
+    letters         the sizes that were given to `compare`
+    setting         all sizes
+    implementation  that of attention
+    backward        whether the backward pass is included
+    machine         the machine for which times are predicted
+    """
 
     letters: dict[str, Any]
     setting: Setting
@@ -52,7 +62,9 @@ class Comparison:
     machine: Machine
 
     def costs(self, **letters: Any) -> dict[str, Cost]:
-        """The cost of every form that the sizes allow, with some sizes replaced: `costs(T=1)`."""
+        """The cost of multi-head attention with each form of the projections, by the form's name.
+        The letters replace some of the sizes: `costs(T=1)`. The fused form is left out if query,
+        key and value are three inputs."""
         letters = {**self.letters, **letters}
         cross = Setting.of(**letters).cross
         return {
@@ -64,7 +76,7 @@ class Comparison:
     def over(self, axis: str) -> dict[int, dict[str, Cost]]:
         """The costs for a range of sizes of one axis, "M", "H", "D" or "T": a dictionary from each
         size to the result of `costs`. The sizes are powers of two, D up to 2·M, and the size in
-        this setting. Impossible sizes are left out, such as an H that does not divide M."""
+        `setting`. Impossible sizes are left out, such as an H that does not divide M."""
         low, high = _POWERS[axis]
         if axis == "D":
             high = (2 * self.setting.sizes.d_model).bit_length() - 1

@@ -12,10 +12,10 @@ from .setting import Setting
 
 
 class DecodingStep(NamedTuple):
-    """What a layer takes to decode one token of each sequence.
+    """What an attention layer takes to decode one token of each sequence.
 
     cache  bytes that the cache holds for each token of a sequence
-    cost   parameters, and the flops and bytes moved of the step
+    cost   the parameters of the layer, and the flops and the bytes moved of the step
     """
 
     cache: int
@@ -23,7 +23,8 @@ class DecodingStep(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """The kinds of attention side by side, shown as a table: `steps` holds one for each kind."""
+    """The kinds of attention side by side, such as "grouped", shown as a table with this title.
+    `steps` has the `DecodingStep` of each kind, by its name."""
 
     title: str
     steps: dict[str, DecodingStep]
@@ -38,8 +39,9 @@ class Decoding(NamedTuple):
 
 
 def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letters: Any) -> Decoding:
-    """The costs of one step of decoding in one layer: attention of the new token of each of B
-    sequences, the last of S positions, to all of them; the earlier ones are in a cache.
+    """The costs of one step of decoding in one attention layer, for each of these kinds. In each of
+    B sequences the new token is the last of S positions. It attends to all S positions, of which
+    the earlier ones are in a cache.
 
         kind                                                        numbers in the cache per token
         multi-head        G = H                                     H·(D + Dv)
@@ -53,7 +55,7 @@ def decoding(*, S: int, C: int, Dr: int, G: int, Cq: int | None = None, **letter
     make the keys and values of all positions again.
 
     G          the number of key heads of the grouped kind
-    C, Dr, Cq  the widths latent, rope_dim and query_latent of `LatentAttention`
+    C, Dr, Cq  the widths latent, rope_dim and query_latent of `LatentAttention`; Cq may be None
     letters    M, H, B, D, Dv and dtype, as in `Setting.of`; there are no biases
 
     Bytes are those of all operands and results: the absorbed form reads the latents twice, as keys

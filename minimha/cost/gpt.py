@@ -12,7 +12,7 @@ from .setting import Setting
 
 @dataclass(frozen=True)
 class Step:
-    """What a step of training takes.
+    """What a step of training a GPT with Adam takes.
 
     parameters  learned numbers
     flops       of the matrix products, forward and backward
@@ -29,18 +29,18 @@ class Step:
 
 
 def gpt_step(vocabulary: int, layers: int, **letters: Any) -> Step:
-    """A step of training `GPT(vocabulary, context=T, d_model=M, num_layers=layers, num_heads=H)`
-    with Adam, on B sequences of T tokens.
+    """What a step of training with Adam takes, on B sequences of T tokens, for the model
+    `GPT(vocabulary, context=T, d_model=M, num_layers=layers, num_heads=H)`.
 
-    letters  those of `Setting.of`
+    letters  the sizes, such as M, H, B and T: see `Setting.of`
 
         parameters  layers · (12 M² + 13 M) + 2 M + (2 · vocabulary + T) · M
         flops       3 · B·T · (layers · (24 M² + 4 T·M) + 2 M · vocabulary)
-        kept        layers · B·H·T² numbers with "reference"; "tiled" stores no weights
+        kept        layers · B·H·T² numbers
 
     in the usual case H·D = M with G = H, Dv = D and biases. The bytes are those of numbers of the
-    dtype among the letters. `kept` counts attention weights, not the other activations that a step
-    keeps.
+    dtype among the letters. `kept` counts the attention weights that the implementation "reference"
+    stores, not the other activations that a step keeps; "tiled" stores no weights.
     """
     s = Setting.of(**letters)
     width, n = s.sizes.d_model, s.B * s.T

@@ -22,7 +22,8 @@ Curve = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Machine:
-    """How long operations take on a machine.
+    """How long operations take on a machine. Its two functions are given by points: sizes in
+    ascending order, with the seconds that each takes.
 
     products  seconds of a matrix product, as a function of its flops
     walks     seconds of an elementwise operation, as a function of the bytes it reads and writes
@@ -60,6 +61,7 @@ class Machine:
 @functools.cache
 def calibrate(dtype: str = "float32") -> Machine:
     """The times of this machine, measured by the first call for this dtype, in a second or two.
+    Later calls return the same object.
 
     products  of square matrices of 8 to 384 rows: the mean time of y = a b, da = y bᵀ and
               db = aᵀ y. If a large product takes longer per flop than a smaller one, its threads

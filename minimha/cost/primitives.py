@@ -11,10 +11,13 @@ from .setting import Setting
 
 @dataclass(frozen=True)
 class Primitive:
-    """An array operation that runs `times` times, with the flops and bytes moved of each run.
+    """An array operation, or a node of the tape, which has no flops and moves nothing.
 
-    A product multiplies `matrices` pairs of matrices, one after another. A node of the tape is a
-    primitive that moves nothing.
+    flops     the floating-point operations of one run, counted for matrix products alone
+    bytes     the bytes that one run reads and writes; entries until `total` converts them
+    times     how many times the operation runs
+    backward  whether it belongs to the backward pass
+    matrices  how many pairs of matrices a product multiplies, one after another
     """
 
     flops: int
@@ -29,7 +32,7 @@ class Cost:
     """The cost of a computation. Costs can be added.
 
     parameters  learned numbers
-    saved       bytes that the pullbacks keep for the backward, without inputs and parameters
+    saved       bytes that are kept for the backward pass, without inputs and parameters
     primitives  the array operations
     """
 
@@ -69,9 +72,10 @@ class Cost:
 def total(
     s: Setting, backward: bool, primitives: list[Primitive], *, parameters: int = 0, saved: int = 0
 ) -> Cost:
-    """The cost of these primitives. Their `bytes` and the argument `saved` are given in entries,
-    and converted to bytes by the dtype of s. Primitives of the backward pass, and what is saved for
-    it, count only if `backward` is true."""
+    """The cost of a computation with these primitives and this number of learned parameters. The
+    `bytes` of the primitives and the argument `saved` are given in entries, and converted to bytes
+    by the dtype of s. Primitives of the backward pass, and what is saved for it, count only if the
+    argument `backward` is true."""
     kept = (p for p in primitives if backward or not p.backward)
     in_bytes = (replace(p, bytes=p.bytes * s.itemsize) for p in kept)
     return Cost(parameters, saved * s.itemsize if backward else 0, tuple(in_bytes))
@@ -81,7 +85,8 @@ NODE = Primitive(0, 0)
 
 
 def walk(moved: int, *, times: int = 1, backward: bool = False) -> Primitive:
-    """A primitive for an elementwise operation that reads and writes `moved` entries in all."""
+    """A primitive for an elementwise operation that reads and writes `moved` entries in all. It
+    runs `times` times, in the backward pass if `backward` is true."""
     return Primitive(0, moved, times, backward)
 
 
@@ -110,7 +115,7 @@ def product(
 
 def linear(rows: int, inner: int, columns: int, bias: bool) -> list[Primitive]:
     """The primitives of y = x w + b for x (rows, inner) and w (inner, columns), and of its backward
-    pass."""
+    pass. Without `bias` there is no b."""
     found = product(1, rows, inner, columns)
     if bias:
         y = rows * columns

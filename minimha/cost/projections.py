@@ -10,9 +10,10 @@ from .setting import Setting
 
 
 def projections(form: str = "stacked", *, backward: bool = True, **letters: Any) -> Cost:
-    """The cost of computing Q, K and V from the inputs, in one of `projections.FORMS`.
+    """The cost of computing Q, K and V from the inputs.
 
-    letters   those of `Setting.of`
+    form      the way to compute them, one of `projections.FORMS`
+    letters   the sizes, such as M, H and T: see `Setting.of`
     backward  whether to include the backward pass; without it nothing is saved
 
         form       parameters, without biases   forward flops
@@ -27,8 +28,8 @@ def projections(form: str = "stacked", *, backward: bool = True, **letters: Any)
     parameters: the first products, 3·B·T·M numbers. The bilinear form has keys of width M, which
     make `attention` more expensive: `multi_head` counts both.
 
-    Raises ValueError for an unknown form, for the fused one with three inputs, and for sizes that
-    do not match.
+    Raises ValueError for an unknown form, for sizes that do not match, and for the fused form if S,
+    Mk or Mv is given: query, key and value are then three inputs.
     """
     form_named(form)
     s = Setting.of(**letters)
@@ -54,7 +55,8 @@ def projections(form: str = "stacked", *, backward: bool = True, **letters: Any)
 
 
 def _weights(form: str, z: Sizes, bias: bool) -> list[int]:
-    """The number of entries of every array of weights and biases."""
+    """A list with the number of entries of each array of weights and, with `bias`, of biases that
+    this form has for sizes z."""
     roles = list(z.roles().values())
     if form == "fused":
         columns = sum(count * dim for _, count, dim in roles)

@@ -13,7 +13,8 @@ class Setting:
     """The sizes of a computation, in the letters of the glossary: `Setting.of(M=512, H=8, T=128)`.
 
     B, T, S  batch, query positions, key positions
-    sizes    M, Mk, Mv (the widths of the inputs query, key and value), H, G, D, Dv
+    sizes    M, Mk, Mv (the widths of the inputs query, key and value), H query heads, G key heads,
+             D and Dv (the widths of a key head and a value head)
     cross    whether query, key and value are three inputs instead of one
     bias     whether the projections have biases
     dtype    "float32" or "float64"
@@ -44,9 +45,12 @@ class Setting:
         bias: bool = True,
         dtype: str = "float32",
     ) -> Setting:
-        """Make a setting. M is H·D and D is M/H by default, so one of the two must be given; G is
-        H, Dv is D, Mk is M, Mv is Mk. Without S, Mk and Mv the setting is that of self-attention:
-        one input, S = T.
+        """Make a setting; `Setting` says what the letters mean. By default M is H·D and D is M/H,
+        so one of the two must be given; G is H, Dv is D, Mk is M, Mv is Mk. Without S, Mk and Mv
+        the setting is that of self-attention: one input, S = T.
+
+        bias   whether the projections have biases
+        dtype  "float32" or "float64"
 
         Raises ValueError for sizes that do not match.
         """
@@ -71,7 +75,7 @@ class Setting:
 
     @property
     def itemsize(self) -> int:
-        """The number of bytes of one entry in this dtype."""
+        """The number of bytes of one number of the setting's dtype."""
         return {"float32": 4, "float64": 8}[self.dtype]
 
     @property
