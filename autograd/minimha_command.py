@@ -8,7 +8,8 @@ from typing import Any
 
 
 def main() -> int:
-    """Load minimha and run the command line. Returns the exit code."""
+    """Load minimha, and run its command with the arguments of the process. Returns the exit
+    code. Until minimha is loaded, Ctrl-C ends the process at once."""
     before = signal.signal(signal.SIGINT, _interrupted)
     from minimha.__main__ import main
 

@@ -31,7 +31,7 @@ DEST = "minimha_array_backend"  # where pytest keeps our --array-backend, and no
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register the option --homework, the folder of homework to check."""
+    """Register the option --homework of pytest: the folder, or one file, of homework to check."""
     parser.getgroup("minimha").addoption(
         "--homework",
         default=".",
@@ -63,7 +63,8 @@ def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any,
 
 def pytest_configure(config: pytest.Config) -> None:
     """Define the fixture xp, with one parameter for each library named by --array-backend; a
-    project's own fixture xp overrides it. Register the mark gradcheck and the `Summary` as well."""
+    project's own fixture xp overrides it. Also register the mark gradcheck and, except in a worker
+    of xdist, the `Summary`. Raises UsageError for an unknown library."""
     names = [name.strip() for name in config.getoption(DEST, "numpy").split(",")]
     for name in names:
         if name not in LIBRARIES:
@@ -119,7 +120,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Run a test that has the mark gradcheck, and check the gradients of the function that it
-    returns."""
+    returns. A test that calls gradcheck itself need not return anything."""
     test = pyfuncitem.obj
     if pyfuncitem.get_closest_marker("gradcheck") is None:
         return (yield)
@@ -139,7 +140,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
 
 
 def _check(item: pytest.Function, returned: Any) -> None:
-    """Check the gradients of the function and inputs that a test returned."""
+    """Check the gradients of the function and inputs that the test `item` returned, as the tuple
+    (f, x, y, …). The test fails if it returned anything else."""
     if isinstance(returned, tuple) and len(returned) > 1 and callable(returned[0]):
         _gradcheck(item)(*returned)
         return
@@ -151,8 +153,8 @@ def _check(item: pytest.Function, returned: Any) -> None:
 
 
 def _gradcheck(node: Any) -> Callable[..., Any]:
-    """mh.gradcheck with the settings in the gradcheck marks of a test, `node`. If several marks
-    give the same setting, the mark closest to the test wins."""
+    """mh.gradcheck with the settings in the gradcheck marks of a test, `node`, as defaults. If
+    several marks give the same setting, the mark closest to the test wins."""
     from minimha_autograd import gradcheck
 
     if importlib.util.find_spec("minimha"):
@@ -167,9 +169,9 @@ def _gradcheck(node: Any) -> Callable[..., Any]:
 
 
 def _call_at_return(test: Callable[..., Any], check: Callable[[], None]) -> None:
-    """Call check() so that the traceback of a failure points at the last return statement of the
-    test, or at its last line if it has none. The result is checked only after the test has
-    returned, so a frame that imitates the test's stands in for it."""
+    """Call check(), which checks what a test has returned, so that the traceback of a failure
+    points at the last return statement of the test, or at its last line if it has none. The test's
+    own frame is gone by then, so another frame with the same name and file stands in for it."""
     test = inspect.unwrap(test)
     code = test.__code__
     lines, first = inspect.getsourcelines(test)
@@ -275,7 +277,8 @@ def _outcome(checks: list[dict[str, Any]]) -> str:
 
 
 def _table(shown: list[dict[str, Any]]) -> list[str]:
-    """The lines of the table: the headers, then one line for each check in `shown`."""
+    """The lines of the table of gradient checks: the headers, then one line for each check in
+    `shown`."""
     note = "note" if any(check["note"] for check in shown) else ""
     rows = [("", "check", "input", "error", "allowed", "time", "test", note)]
     for check in shown:

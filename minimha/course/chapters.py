@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 
 class Chapter(NamedTuple):
-    """A chapter of the course: its number, its name in messages and in the names of files, and the
-    minutes that it takes to read it and do its exercises."""
+    """A chapter of the course: its number, its name in messages and in the names of files, its
+    title, and the minutes that it takes to read it and do its exercises."""
 
     number: int
     name: str
@@ -50,8 +50,9 @@ CHAPTERS = {
 
 
 def notebooks() -> list[Path]:
-    """The paths of the student notebooks in order: in an installed package those in its folder
-    notebooks, in a clone of the repository those in the folder notebooks at its top."""
+    """The paths of the student notebooks in the order of the chapters: in an installed package,
+    those in its folder `notebooks`; in a clone of the repository, those in the folder `notebooks`
+    at its top."""
     here = Path(__file__).parents[1]
     folder = next(f for f in (here / "notebooks", here.parent / "notebooks") if f.is_dir())
     paths = (folder / f"{chapter.stem}.ipynb" for chapter in CHAPTERS.values())
@@ -59,8 +60,9 @@ def notebooks() -> list[Path]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command `minimha notebooks`, and set the option `run` to the
-    function that runs this command."""
+    """Add the arguments of `minimha notebooks` to the parser of this command. The options that the
+    parser then reads have the attribute `run`, a function: run(options) runs the command and
+    returns its exit code."""
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path("minimha-notebooks"), metavar="DIR",
         help="where they go (default: minimha-notebooks); existing files stay unchanged",
@@ -87,7 +89,8 @@ def _hand_out(options: Any) -> int:
 
 
 def _opened(folder: Path) -> int:
-    """Open the first chapter in JupyterLab, and wait until the reader stops the server.
+    """Open the first chapter in the folder of chapters in JupyterLab, and wait until the reader
+    stops the server. Returns its exit code, or 1 if JupyterLab is not installed.
 
     The server shows the folder that contains the folder of chapters, so that in a clone the links
     from the chapters to docs/ work.

@@ -38,8 +38,9 @@ MASKS = {"none": None, "causal": masks.causal()}
 
 def implementations(sizes: Sizes) -> Iterator[Row]:
     """For each implementation, dtype, width and mask, yield a row: which implementation runs when
-    this one is requested, how many seconds the call takes, and the errors of the output and of each
-    gradient: the largest difference from float64, divided by the largest entry."""
+    this one is requested, how many seconds the call takes, and the error of the output and of each
+    gradient. An error is the largest difference from the result in float64, divided by the largest
+    entry of that result."""
     for width, name, dtype in itertools.product(sizes.widths, (*RUNGS, "auto"), DTYPES):
         forget_failures()  # a kernel that fails for one dtype or width may run for another
         for mask, hidden in MASKS.items():
@@ -63,8 +64,9 @@ def implementations(sizes: Sizes) -> Iterator[Row]:
 
 
 def times(sizes: Sizes) -> Iterator[Row]:
-    """Yield the time, speed and peak memory of each implementation, for the forward pass alone and
-    for the forward and backward pass."""
+    """For each implementation, minimha's and PyTorch's, and each dtype, width, length, mask and
+    pass, yield a row with the time, the speed and the peak memory. The passes are the forward pass
+    alone, and the forward and backward pass together."""
     names = "reference", "fused", *TORCH, "tiled"  # last, as it might crash the process
     for name, dtype, width in itertools.product(names, DTYPES, sizes.widths):
         forget_failures()  # a kernel that fails for one dtype or width may run for another
@@ -84,29 +86,31 @@ def times(sizes: Sizes) -> Iterator[Row]:
 
 @functools.cache  # takes up to 2.5 GB on the host, but drawing the numbers takes seconds
 def numbers(h: int, g: int, n: int, width: int) -> list[np.ndarray]:
-    """Random numbers for the arrays q, k, v and dout of attention, on the host. They are drawn from
-    the normal distribution; each array is (1, h or g, n, width)."""
+    """Random numbers for the arrays q, k, v and dout of attention with h query heads and g key
+    heads, on the host. They are drawn from the normal distribution. q and dout are (1, h, n,
+    width), k and v are (1, g, n, width)."""
     rng = np.random.default_rng(0)
     return [rng.standard_normal((1, x, n, width), dtype=np.float32) for x in (h, g, g, h)]
 
 
 @functools.cache
 def rounded(h: int, g: int, n: int, width: int, dtype: str) -> list[np.ndarray]:
-    """The arrays of `numbers`, rounded to a dtype. Raises ImportError for bfloat16 without
-    ml_dtypes."""
+    """The arrays q, k, v and dout of `numbers`, rounded to a dtype. Raises ImportError for bfloat16
+    if the package ml_dtypes is not installed."""
     if dtype == "bfloat16":
         import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy
     return [x.astype(dtype, copy=False) for x in numbers(h, g, n, width)]
 
 
 def on_device(h: int, g: int, n: int, width: int, dtype: str) -> list[Any]:
-    """The arrays of `rounded`, on the GPU."""
+    """The arrays q, k, v and dout of `rounded`, as CuPy arrays on the GPU."""
     return [backend.library("cupy").asarray(x) for x in rounded(h, g, n, width, dtype)]
 
 
 def running(name: str, q: Any, k: Any, v: Any) -> str:
-    """The implementation that runs if this one is requested. Raises AnotherRunsError, with the
-    reason, if another one takes over."""
+    """The name of the implementation that runs for q, k and v if the implementation `name` is
+    requested. Raises AnotherRunsError, with the reason, if another one takes over. For "auto",
+    whatever runs is right."""
     chosen = explain_dispatch(q, k, v, implementation=name)
     if name not in ("auto", chosen.implementation):
         raise AnotherRunsError(chosen.reasons[name])
@@ -165,7 +169,8 @@ def by_torch(
 @contextlib.contextmanager
 def refusals_explained() -> Iterator[None]:
     """A context manager: a RuntimeError in the block, such as PyTorch's "No available kernel", gets
-    the warnings of the block added to its text. They say why a backend refused."""
+    the warnings of the block added to its text, because they say why a backend of PyTorch's
+    attention refused to run."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -19,8 +19,8 @@ LONGEST = 15.0
 
 
 def generation(sizes: Sizes) -> Iterator[Row]:
-    """Yield a row for the CPU and one for the GPU: how many tokens per second a GPT generates with
-    a cache, in a single sequence that starts with one token."""
+    """Yield a row for the CPU and one for the GPU: how many tokens per second a GPT of these sizes
+    generates with a cache, in a single sequence that starts with one token."""
     model, _, _ = model_and_batch(sizes)
     for name in ("numpy", "cupy"):
         row: Row = {"library": name}
@@ -38,8 +38,8 @@ def generation(sizes: Sizes) -> Iterator[Row]:
 
 
 def draw(model: GPT, library: str, count: int) -> int:
-    """Generate tokens with a model whose parameters are in this array library, until there are
-    `count` or `LONGEST` seconds have passed. Returns how many were generated."""
+    """Generate tokens with a model whose parameters are arrays of this array library, until there
+    are `count` tokens or 15 seconds have passed. Returns how many were generated."""
     first = backend.library(library).asarray(np.zeros((1, 1), "int64"))
     end = time.perf_counter() + LONGEST
     drawn = 0

@@ -22,8 +22,19 @@ TORCH_DEVICE = "cuda"
 
 
 class Sizes(NamedTuple):
-    """The sizes of what the report measures: of attention, of a GPT, how many steps the GPT is
-    trained, and how many tokens it generates."""
+    """The sizes of what the report measures.
+
+    length       T = S for the errors of attention
+    lengths      T = S for the times of attention
+    batch_heads  B·H for the times of attention
+    widths       D for the errors and the times of attention
+    layers       number of blocks of a GPT
+    width        M of the GPT
+    context      T of the GPT
+    batch        number of sequences in a training step of the GPT
+    steps        number of training steps that are timed
+    tokens       how many tokens the GPT generates at most
+    """
 
     length: int = 200  # T = S for the errors of attention
     lengths: tuple[int, ...] = (1024, 4096)  # T = S for its times
@@ -67,7 +78,8 @@ def milliseconds(run: Callable[[], Any], repeats: int | None = None) -> Millisec
 
 
 def attention_of(run: Callable[[], Any]) -> str:
-    """The names of the implementations of attention that "auto" chooses during a call of run.
+    """The names of the implementations of attention that "auto" chooses during a call of the
+    function `run`, separated by commas.
 
     Call run once before this function, so that implementations that fail on this machine have
     already failed: "auto" then no longer chooses them.
@@ -116,8 +128,8 @@ class AnotherRunsError(Exception):
 
 @contextlib.contextmanager
 def failure_noted(row: Row) -> Iterator[None]:
-    """A context manager: an error that the block raises is written into the row, as "failed" and in
-    one line, and goes no further."""
+    """A context manager: an error that the block raises is written into the row, in one line and
+    under the name "failed", and goes no further."""
     try:
         yield
     except Exception as error:
@@ -125,8 +137,9 @@ def failure_noted(row: Row) -> Iterator[None]:
 
 
 def in_one_line(error: Exception) -> str:
-    """An error as one line of text: the beginning of its message. If a kernel could not be
-    compiled, the line says so."""
+    """An error as one line of text, cut off after 240 letters: its type and its message. If a
+    kernel could not be compiled, the line begins by saying so. An AnotherRunsError gives its
+    message alone."""
     line = why_it_failed(error).removeprefix("it failed: ")
     if isinstance(error, AnotherRunsError):
         line = str(error)

@@ -44,8 +44,9 @@ PACKAGES = (
 
 
 def machine(_: Sizes) -> Iterator[Row]:
-    """The GPU, its driver, the versions of Python and of the packages used, and the paths at which
-    CUDA's compiler is looked for."""
+    """Yield rows with the GPU, its driver, the versions of Python and of the packages used, and the
+    paths at which CUDA's compiler is looked for: in each row "what" names one of these, and "value"
+    is its value. The argument, the sizes to measure, is ignored."""
     import cupy
 
     card = cupy.cuda.runtime.getDeviceProperties(0)
@@ -74,7 +75,16 @@ def machine(_: Sizes) -> Iterator[Row]:
 
 
 class Part(NamedTuple):
-    """A part of the report: what it measures, and after how many seconds it is stopped."""
+    """A part of the report.
+
+    title    its heading
+    rows     the function that measures: it takes the sizes and yields the rows. None for the part
+             with the tests, which pytest runs
+    seconds  after how many seconds the part is stopped
+    about    the text below the heading
+    shown    columns of the rows that each become a table, with the implementations side by side;
+             without any, one table shows all rows
+    """
 
     title: str
     rows: Callable[[Sizes], Iterator[Row]] | None  # None for the tests, which pytest runs
@@ -125,7 +135,9 @@ PARTS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `minimha gpu-report`, and store the function that runs it as `run`."""
+    """Add the arguments of `minimha gpu-report` to the parser of this command. The options that the
+    parser then reads have the attribute `run`, a function: run(options) runs the command and
+    returns its exit code."""
     parser.add_argument(
         "--out", type=Path, default=Path(), metavar="FOLDER",
         help="where the Markdown and the JSON go (default: the current folder)",
@@ -163,8 +175,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _measured(name: str, quick: bool, elapsed: float) -> dict[str, Any]:
-    """Run one part of the report in a process of its own, and return its entry of the JSON file.
+    """Run one part of the report in a process of its own, and return its entry of the JSON file: a
+    dictionary with its rows and, among others, a list of its problems.
 
+    name     a key of PARTS
+    quick    whether to measure small sizes and run no tests
     elapsed  the seconds since the command began
     """
     part = PARTS[name]
@@ -186,8 +201,9 @@ def _measured(name: str, quick: bool, elapsed: float) -> dict[str, Any]:
 
 
 def _output(command: list[str], seconds: float) -> tuple[str, list[str]]:
-    """Run a command. Returns what it printed, and a list of its problems: warnings of minimha, an
-    exit code other than 0, or that it was stopped because it ran longer than `seconds`."""
+    """Run a command, but stop it after `seconds`. Returns what it printed, and a list of its
+    problems, empty if there are none: lines in which minimha warned, an exit code other than 0, or
+    that it was stopped."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, encoding="utf-8", errors="replace",
@@ -203,7 +219,9 @@ def _output(command: list[str], seconds: float) -> tuple[str, list[str]]:
 
 
 def _tests(seconds: float) -> tuple[list[Row], list[str]]:
-    """How many of the tests that use an array library pass on CuPy arrays, and which ones fail."""
+    """Run the tests that use an array library on CuPy arrays, for up to `seconds`. Returns rows
+    with the number of tests for each result, such as "passed", and a list of problems: the first 40
+    tests that failed, and whatever kept the others from running."""
     here = Path(__file__).parents[2] / "tests", Path("tests")
     folder = next((path for path in here if (path / "cupy_on_numpy.py").exists()), None)
     if folder is None:
@@ -229,7 +247,8 @@ _LABELS = {"library": "{}", "implementation": "{}", "dtype": "{}", "D": "D = {}"
 
 
 def _write(parts: list[dict[str, Any]], folder: Path) -> list[Path]:
-    """Write the report as Markdown and as JSON. Returns both paths."""
+    """Write the report to a Markdown file and a JSON file in this folder, named after the GPU.
+    Returns both paths. parts are the entries of the parts that `_measured` returned."""
     values = {row["what"]: row["value"] for row in parts[0]["rows"]}
     card, driver = values.get("GPU", "an unknown GPU"), values.get("driver", "unknown")
     day = datetime.datetime.now(datetime.UTC).date().isoformat()

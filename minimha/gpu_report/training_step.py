@@ -28,8 +28,9 @@ ADAM: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1}
 
 
 def training_step(sizes: Sizes) -> Iterator[Row]:
-    """Yield, for each library, the time of a training step on the GPU and on the host, the peak
-    memory, and the loss of the first and of the last step."""
+    """For minimha and PyTorch, each in float32 and with bfloat16, yield a row with the time of a
+    training step on the GPU and on the host, the peak memory, and the loss of the first and of the
+    last step."""
     for name, prepare in LIBRARIES.items():
         row: Row = {"library": name}
         with measuring.failure_noted(row):
@@ -44,8 +45,9 @@ def training_step(sizes: Sizes) -> Iterator[Row]:
 
 
 def kernels(sizes: Sizes) -> Iterator[Row]:
-    """Yield the kernels of a training step, sorted by time: how often each is launched, and how
-    long it takes. The first row of each library is the sum over all of its kernels."""
+    """For minimha and PyTorch, each in float32 and with bfloat16, yield the rows of `launched` for
+    the kernels of a training step: how often each is launched, and how long it takes. The first of
+    these rows is the sum over all kernels."""
     for name, prepare in LIBRARIES.items():
         row: Row = {"library": name}
         found: list[Row] = []
@@ -58,7 +60,10 @@ def kernels(sizes: Sizes) -> Iterator[Row]:
 
 
 def launched(step: Callable[[], Any], steps: int) -> list[Row]:
-    """The kernels that PyTorch's profiler sees in `steps` calls of `step`, sorted by time.
+    """The kernels that PyTorch's profiler sees in `steps` calls of `step`: a row for all kernels
+    together, rows for the 25 that take the most time, the longest first, one for the others
+    together, if any, and one for copies and fills of memory. Counts and milliseconds are those of
+    one step.
 
     The profiler gets the kernels of the whole process from NVIDIA's CUPTI, no matter which library
     launches them. Raises ImportError without PyTorch, RuntimeError without CUDA or if the profiler
@@ -112,7 +117,8 @@ MOST_KERNELS = 25
 
 
 def model_and_batch(sizes: Sizes) -> tuple[GPT, np.ndarray, np.ndarray]:
-    """A GPT on the host, and the inputs and targets of a batch (B, T)."""
+    """A GPT of these sizes on the host, and the inputs and targets (B, T) of a batch of random
+    tokens."""
     model = GPT(
         VOCABULARY, context=sizes.context, d_model=sizes.width, num_heads=sizes.width // 64,
         num_layers=sizes.layers,
