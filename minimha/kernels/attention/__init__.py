@@ -1,9 +1,9 @@
 """Attention by compiled kernels, from one fused pass over the scores to tiles on a GPU.
 
-If a kernel does not support the arguments, or a result of a CPU's kernel is not finite, the
-reference computes instead. The reference selects the visible pairs, while these kernels multiply
-hidden pairs by 0, which does not remove a NaN. Kernels for GPUs remove it themselves: to look at
-their results, the host would have to wait for the GPU.
+If a kernel does not support the arguments, or a result of a CPU's kernel is not finite,
+`attention.reference` computes instead. It selects the visible pairs, while these kernels multiply
+hidden pairs by 0, which does not remove a NaN. Kernels for GPUs remove it themselves, since the
+host would have to wait for the GPU to look at their results.
 """
 
 from __future__ import annotations
@@ -138,8 +138,9 @@ def _slow_registers() -> str | None:
 def _reference(
     x: Arguments, wanted: Wanted
 ) -> tuple[tuple[Array, Array | None, Array | None], Pullback]:
-    """The value and the pullback of the reference implementation for the arguments x; `wanted` says
-    which gradients are wanted. It computes with float32 if the arguments are 16-bit floats."""
+    """The value and the pullback of `attention.reference` for the arguments x; `wanted` says which
+    gradients are wanted. The value is (output, weights, lse), with None for an lse that x does not
+    ask for. It computes with float32 if the arguments are 16-bit floats."""
     return computed(Candidate(attention), x, wanted)
 
 

@@ -34,8 +34,8 @@ is not finite, the reference computes it instead, and warns if the cause is a vi
 
 class KernelArguments(NamedTuple):
     """The arguments of attention, as the kernels take them. In start, stop, bias and keep, axis B
-    or H has length 1 if all sequences or all heads share the entries; in bias and keep, so has axis
-    T if all queries share them. An array for an argument that is None is empty."""
+    or H has length 1 if all sequences or all heads share the entries. In bias and keep, axis T has
+    length 1 if all queries share them. An array for an argument that is None is empty."""
 
     query: np.ndarray  # (B, T, H, D) or (B · H, T, 1, D): see `positions_first`
     key: np.ndarray  # (B, S, G, D) or (B · G, S, 1, D)
@@ -107,9 +107,9 @@ class KernelArguments(NamedTuple):
             yield t0, t1, _like_scores(block, (*lead, t1 - t0, s), bool)
 
     def shared(self, count: int) -> tuple[Any, ...]:
-        """Make the argument `chunk` of a kernel that loops over range(count), as
-        `cpu.parallel.whole` does: this range is divided among threads if the call is large enough
-        for that to be faster."""
+        """Make the argument `chunk` of a kernel that loops over range(count), by
+        `cpu.parallel.whole`. It says into how many chunks threads divide this range: several only
+        if the call is large enough for that to be faster."""
         multiplications = math.prod(self.shape) * (self.query.shape[-1] + self.value.shape[-1])
         chunks = 1 if multiplications < _THREADS_PAY else min(count, multiplications // _PIECE)
         return compiled("parallel").whole(count, chunks)

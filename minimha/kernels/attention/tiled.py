@@ -207,9 +207,9 @@ def _sink_gradient(
 @functools.lru_cache(maxsize=32)
 def _items_of_queries(b: int, h: int, t0: int, t1: int, parts: int) -> np.ndarray:
     """The pieces of work of the forward pass, one in each row: (sequence, head, first query, end of
-    the queries). There are b sequences of h heads; the queries of each head, from t0 to t1, are
-    divided into up to `parts` parts. The last queries come first, since they see the most keys
-    under a causal mask."""
+    the queries). There are b sequences of h heads; the queries t0 … t1 − 1 of each head are divided
+    into up to `parts` parts. The last queries come first, since they see the most keys under a
+    causal mask."""
     ends = reversed(list(pairwise(_edges(t0, t1, parts))))
     return np.array([(*head, *part) for part, *head in product(ends, range(b), range(h))])
 

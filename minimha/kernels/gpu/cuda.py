@@ -40,15 +40,17 @@ def kernel(source: Path, name: str, dtype: Any) -> Any:
 
 
 def launch(source: Path, name: str, dtype: Any, blocks: int, threads: int, *arguments: Any) -> None:
-    """Launch a kernel of a source file with this number of blocks, and of threads in a block. The
-    kernel receives a Python int as a long long, a float as a double, and None as a null pointer."""
+    """Launch the kernel with this name in a CUDA source file, for arrays of this dtype, with this
+    number of blocks and this number of threads in each block. The kernel receives the `arguments`:
+    a Python int as a long long, a float as a double, and None as a null pointer."""
     passed = tuple(0 if x is None else x for x in arguments)
     kernel(source, name, dtype)((blocks,), (threads,), passed)
 
 
 def launch_for_entries(source: Path, name: str, x: Array, *arguments: Any) -> None:
-    """Launch a kernel that computes the entries of arrays of the same dtype and size as x, each on
-    its own."""
+    """Launch the kernel with this name in a CUDA source file, which computes arrays of the same
+    dtype and size as x, entry by entry. The kernel receives the `arguments`, and x only if it is
+    one of them."""
     blocks = max(1, min(BLOCKS, -(-x.size // THREADS)))
     launch(source, name, x.dtype, blocks, THREADS, *arguments)
 
@@ -56,9 +58,11 @@ def launch_for_entries(source: Path, name: str, x: Array, *arguments: Any) -> No
 def launch_for_rows(
     source: Path, name: str, dtype: Any, rows: int, width: int, *arguments: Any
 ) -> None:
-    """Launch a kernel that computes row by row, with a block for each row. If there are more than
-    `BLOCKS` rows, a block computes several.
+    """Launch the kernel with this name in a CUDA source file, which computes arrays of this dtype
+    row by row, with a block for each row. If there are more than `BLOCKS` rows, a block computes
+    several. The kernel receives the `arguments`.
 
+    rows   the number of rows
     width  the number of entries in a row, which determines the number of threads in a block
     """
     launch(source, name, dtype, min(rows, BLOCKS), threads_for(width), *arguments)
@@ -66,7 +70,8 @@ def launch_for_rows(
 
 def threads_for(width: int) -> int:
     """The number of threads in a block that computes a row of this width: a multiple of 32 (whole
-    warps), so that each thread has about four entries, but no more than 1024."""
+    warps), so that each thread has about four entries. It is limited to 1024, so that in rows of
+    more than 4096 entries each thread has more."""
     warps = -(-width // 128)
     return 32 * max(1, min(32, warps))
 

@@ -31,9 +31,10 @@ def silu(x: Array, times: Array | None = None) -> Any:
 
 
 def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> Any:
-    """The value y = x · g and its pullback, or None for arrays that the kernel does not support. If
-    `times` is given, y is multiplied by it. elementwise.cu has the formula of the gate g, with c1,
-    c3 and bound. The pullback keeps only x and `times`."""
+    """The value y = x · g and its pullback, or None for arrays that the kernel does not support.
+    The gate is g = 1 / (1 + exp(−u)) with u = c1 · x + c3 · x³. For |x| > `bound`, where g is 0 or
+    1 up to rounding, u is computed from ±bound in place of x. If `times` is given, y is multiplied
+    by it. The pullback keeps only x and `times`."""
     given = () if times is None else (times,)
     if not cuda.are_reals(x, *given) or any(a.shape != x.shape for a in given):
         return None
@@ -55,9 +56,9 @@ def _gate(x: Array, times: Array | None, c1: float, c3: float, bound: float) -> 
 
 @register("dropout", library="cupy")
 def dropout(x: Array, keep: Array, *, p: float) -> Any:
-    """The value and the pullback of `functional.dropout`, where the boolean array `keep` says which
-    entries of x are kept. Returns None for arrays that the kernel does not support, such as a
-    `keep` of another shape than x."""
+    """The value and the pullback of `functional.dropout`: x / (1 − p) where the boolean array
+    `keep` is True, and 0 elsewhere. Returns None for arguments that the kernel does not support,
+    such as a `keep` whose shape is not that of x."""
     if not cuda.are_reals(x) or type(p) is not float or not 0 <= p < 1:
         return None
     if type(keep) is not type(x) or not backend.is_boolean(keep) or keep.shape != x.shape:

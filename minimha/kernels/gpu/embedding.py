@@ -21,9 +21,9 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 @register("embedding", library="cupy")
 def embedding(table: Array, indices: Array) -> Any:
-    """The value and the pullback of `functional.embedding`, or None for arrays that the kernel does
-    not support. If an index occurs several times, the pullback adds up its gradients in no fixed
-    order, so that their rounding can vary."""
+    """The value and the pullback of `functional.embedding`, the rows of the table at the indices.
+    Returns None for arrays that the kernel does not support. If an index occurs several times, the
+    pullback adds up its gradients in no fixed order, so that their rounding can vary."""
     if not cuda.are_reals(table) or table.ndim != 2:
         return None
     if type(indices) is not type(table) or not backend.is_integral(indices) or not indices.size:
@@ -42,8 +42,14 @@ def embedding(table: Array, indices: Array) -> Any:
 
 @register("rotations", library="cupy")
 def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: Any) -> Any:
-    """The cosines and sines for rotary positions, as `functional.rope.rotations` returns them, or
-    None for arguments that the kernel does not support, such as 16-bit floats as dtype."""
+    """The cosines and the sines, both (…, T, width/2), for rotary positions (…, T), as
+    `functional.rope.rotations` returns them, or None for arguments that the kernel does not
+    support, such as 16-bit floats as dtype.
+
+    width    the number of columns that are rotated, in pairs
+    base     pair i turns by base^(−2i/width) from each position to the next
+    scaling  how these angles are changed for long contexts, a `Llama3`; None for unchanged ones
+    """
     if np.dtype(dtype).name not in cuda.REALS or not positions.size or not 0 < base < math.inf:
         return None
     if type(scaling) not in (type(None), Llama3):
@@ -65,9 +71,11 @@ def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: An
 
 @register("rotate", library="cupy")
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Any:
-    """The value and the pullback of `functional.rope.rotate`, or None for arrays that the kernel
-    does not support. The result has the memory layout of x (B, H, T, D), even if x is a transposed
-    view of an array (B, T, H, D), as the heads of a projection are."""
+    """The value and the pullback of `functional.rope.rotate`, which rotates pairs of columns of x
+    (B, H, T, D) by angles with these cosines and sines, (…, T, width/2), or None for arrays that
+    the kernel does not support. A pair consists of two neighbouring columns if `interleaved`, else
+    of columns that are width/2 apart. The result has the memory layout of x, even if x is a
+    transposed view of an array (B, T, H, D), as the heads of a projection are."""
     if not cuda.are_reals(x, cos, sin) or x.ndim < 2:
         return None
     shape = x.shape

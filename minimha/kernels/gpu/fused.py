@@ -7,10 +7,10 @@
 Attention converts 16-bit floats to float32 first: rounded to bfloat16, a score of 20 can be off by
 0.06, and its weight by 6 %.
 
-A hidden NaN or infinity must not reach the output, but the host would have to wait for the GPU to
-know whether there is one. So the kernels do not read hidden scores, and the products use 0 in place
-of a value that is not finite. Its key becomes NaN, so that exactly the queries that may attend to
-it receive a NaN.
+A NaN or infinity in a key or value must not reach the output of a query from which it is hidden,
+but the host would have to wait for the GPU to know whether there is one. So the kernels do not read
+hidden scores, and the products use 0 in place of each NaN and infinity in the values. The key of
+such a value becomes NaN, so that exactly the queries that may attend to it receive a NaN.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def laid_out(x: Arguments) -> Arguments:
 
 
 def forward(x: Arguments) -> tuple[Array, Array]:
-    """The output (…, H, T, Dv) and the weights (…, H, T, S)."""
+    """The output of attention, (…, H, T, Dv), and the weights (…, H, T, S)."""
     xp, key, value = namespace(x.query), x.key, x.value
     if _hides(x):
         finite = xp.isfinite(value)
@@ -61,8 +61,14 @@ def forward(x: Arguments) -> tuple[Array, Array]:
 def backward(
     x: Arguments, out: Array, weights: Array, dout: Array, dlse: None, wanted: Wanted
 ) -> Gradients:
-    """The gradients of query, key and value, and of the bias if it is wanted. This implementation
-    supports neither a sink nor a softcap, and takes no array as scale."""
+    """The gradients of query, key and value, and of the bias if it is `wanted`. The others are
+    None: this implementation supports neither a sink nor a softcap, and takes no array as scale.
+
+    out, weights  the results of `forward` for the same x, of which only the weights are used
+    dout          the gradient of out
+    dlse          None, since this implementation does not compute lse, the log-sum-exp of the
+                  scores
+    """
     key, value = x.key, x.value
     if _hides(x):
         key, value = (hide(a, namespace(a).isfinite(a)) for a in (key, value))
@@ -92,10 +98,10 @@ def _hides(x: Arguments) -> bool:
 
 
 def _visible_keys(x: Arguments) -> tuple[Any, Any, Array | None]:
-    """start and stop, both (…, H, T), and `inside`: a query sees the keys from its start to its
-    stop (exclusive), except those for which the boolean array `inside` is False. `inside` is None
-    if each query sees all keys from its start to its stop. Without a mask, start and stop are 0,
-    which kernels receive as null pointers."""
+    """start and stop, both (…, H, T), and `inside`, a boolean array that broadcasts to
+    (…, H, T, S): a query sees the keys from its start to its stop (exclusive) for which `inside` is
+    True. `inside` is None if each query sees all keys from its start to its stop. Without a mask,
+    start and stop are 0, which kernels receive as null pointers: then each query sees all keys."""
     intervals = masks.key_intervals(x.mask, x.query, x.key)
     if intervals is None:
         return 0, 0, None

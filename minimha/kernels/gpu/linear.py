@@ -5,8 +5,8 @@
 
 Here [y₁ y₂ …] is one array that has the columns of y₁, then those of y₂, and so on. One large
 product is faster than several small ones and the sum of their dx. A kernel puts arrays side by
-side, or takes them apart. Within `half.bfloat16_products`, only the factors of each product are
-rounded.
+side, or takes them apart. Within `half.bfloat16_products`, the factors of each product are rounded
+to bfloat16, and nothing else is.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _PARTS = np.dtype([("part", np.int64, (_MOST,)), ("columns", np.int64, (_MOST,))
 def linear_maps(
     x: Array, ws: tuple[Any, ...], bs: tuple[Array | None, ...], *, wanted: WantedOfMaps
 ) -> Any:
-    """The value and the pullback of `functional.linear_maps`, for one to four maps that have either
-    all a bias or none. Returns None in other cases, and for arrays that the kernel does not
-    support."""
+    """The value and the pullback of `functional.linear_maps`: the list [x w₁ + b₁, x w₂ + b₂, …]
+    for x (…, M), matrices `ws`, each (M, N) with an N of its own, and biases `bs`, each (N,) or
+    None. `wanted` says which gradients are needed. Returns None unless there are one to four maps
+    that have either all a bias or none, and for arrays that the kernel does not support."""
     count = len(ws)
     biases = [b for b in bs if b is not None]
     arrays = *ws, *biases
@@ -112,8 +113,9 @@ def side_by_side(parts: Sequence[Array]) -> Array:
 
 
 def apart(whole: Array, widths: Sequence[int]) -> list[Array]:
-    """Cut the columns of an array into parts of these widths, which are copies: the inverse of
-    `side_by_side`. A single part is the array itself."""
+    """Cut the columns of `whole` (…, N₁ + N₂ + …) into a list of arrays (…, N₁), (…, N₂), … of
+    these widths: the inverse of `side_by_side`. The list holds copies or, for a single width,
+    `whole` itself."""
     if len(widths) == 1:
         return [whole]
     parts = [cuda.empty((*whole.shape[:-1], width), like=whole) for width in widths]

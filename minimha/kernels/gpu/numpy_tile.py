@@ -51,9 +51,11 @@ def run_elsewhere(grid: Any, arrays: list[np.ndarray], run: Callable[..., None])
     """An extension point: a function that replaces it may run the blocks of a launch in place of
     this module. Homework uses it to watch which entries of the arrays a kernel loads and stores.
 
-    run(block, functions, largest) runs one block. `functions` has a pair (load, store) for each
-    array, which the kernel then uses. A NumPy function that joins tiles to one of more than
-    `largest` entries raises ValueError.
+    grid    the number of blocks along each axis
+    arrays  the arrays among the arguments of the kernel
+    run     run(block, functions, largest) runs one block. `functions` has a pair (load, store) for
+            each array, which the kernel then uses. A NumPy function that joins tiles to one of more
+            than `largest` entries raises ValueError
 
     Returns pairs [k, entries], the new entries of arrays[k], or None if this module is to run the
     blocks.
@@ -133,9 +135,10 @@ def cdiv(x: Any, y: Any) -> Any:
 
 
 def _region(array: Any, index: Any, shape: Any, order: Any) -> tuple[Any, ...]:
-    """Where the tile with this index and shape lies in an array. Returns the axes of the array in
-    the order of the axes of the tile, the slices of the array that the tile covers, and the slices
-    of the tile that lie inside the array.
+    """Where the tile with this index and shape lies in an array. Returns three things: the axes of
+    the array in the order of the axes of the tile; the slice that the tile covers along each of
+    these axes; and the slices of the tile that lie inside the array. Raises IndexError if the whole
+    tile is outside.
 
     order  the order of the axes in the tile: "C" as in the array, "F" reversed, or a permutation
     """
@@ -262,8 +265,8 @@ def kernel(function: Any = None, **hints: Any) -> Any:
 
 
 def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any) -> None:
-    """Run all blocks of a launch, in a shuffled order. NumPy has no streams, so `stream` is
-    ignored: pass None."""
+    """Run a kernel on these arguments: all blocks of the grid, in a shuffled order, unless
+    `run_elsewhere` runs them. NumPy has no streams, so `stream` is ignored: pass None."""
     run, memories = _prepared(grid, kernel, kernel_args)
     arrays = [memory.entries for memory in memories]
     try:
@@ -277,15 +280,16 @@ def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any) -> None:
 
 
 def run_blocks(grid: Any, run: Callable[..., Any]) -> None:
-    """Call run(block) for all blocks of a grid, in a shuffled order."""
+    """Call run(block) for all blocks of a grid, which is the number of blocks along each axis, in a
+    shuffled order."""
     blocks = list(itertools.product(*map(range, grid)))
     np.random.default_rng(0).shuffle(blocks)
     _run(grid, run, blocks)
 
 
 def _prepared(grid: Any, kernel: Any, arguments: Any) -> tuple[Callable[..., None], list[Memory]]:
-    """Two things to launch a kernel on these arguments: a function that runs one block, and a list
-    of the arrays among the arguments, as the kernel receives them."""
+    """Two things to launch a kernel on these arguments with this grid: a function that runs one
+    block, and a list of the arrays among the arguments, as the kernel receives them."""
     kinds = [str(p.annotation) for p in inspect.signature(kernel).parameters.values()]
     typed = [  # a float that is not a constant is a float32
         Memory(a) if isinstance(a, np.ndarray) else
@@ -342,7 +346,8 @@ def _shown(x: Any) -> str:
 
 
 def steps(grid: Any, kernel: Any, kernel_args: Any, block: Any = (0, 0, 0)) -> list[Line]:
-    """Run a single block of a kernel. Returns a `Line` for each line executed, in order."""
+    """Run a single block of a kernel on these arguments, as it would run in this grid. Returns a
+    `Line` for each line executed, in order."""
     lines, first = inspect.getsourcelines(kernel)
     found: list[Line] = []
     before: dict[str, Any] = {}

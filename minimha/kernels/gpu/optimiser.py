@@ -29,9 +29,14 @@ _PARAMETERS = np.dtype([("of", _PARAMETER, (_MOST,))])
 def adamw(
     parameters: Sequence[tuple[Array, ...]], betas: Any, decay: float, rate: float, eps: float
 ) -> list[tuple[Array, ...]] | None:
-    """A step of AdamW: the next p, m and v for each (p, g, m, v), a parameter, its gradient and its
-    two moments. The formulas and the other arguments are those of `nn.optimisers._adamw`. Returns
-    None for arrays that the kernel does not support.
+    """A step of AdamW: the next p, m and v for each (p, g, m, v), which are a parameter, its
+    gradient, and the running means of g and g². Returns None for arrays that the kernel does not
+    support.
+
+    betas      (β₁, β₂), by which the two means are multiplied before the new terms are added
+    decay      the factor by which p shrinks
+    rate, eps  the learning rate, and the number added to √v before dividing by it, both already
+               corrected for the first steps: see `nn.optimisers._adamw`
 
     m and v belong to the optimiser, so they change in place. p does not, since a pullback may have
     kept it.
@@ -47,7 +52,7 @@ def adamw(
 
 @register("square_of_norm", library="cupy")
 def square_of_norm(gs: Sequence[Array]) -> Array | None:
-    """The square of the norm of all gradients together: the sum of the squares of all their
+    """The square of the norm of all gradients `gs` together: the sum of the squares of all their
     entries, as an array without axes. None for arrays that the kernel does not support."""
     if not _supported(gs):
         return None
@@ -97,17 +102,19 @@ def _blocks(x: Array) -> int:
 
 
 def _in_parts(arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Divide the parameters into parts that one launch can take, and yield for each part a
-    dictionary of lists, such as {"p": its parameters, "g": their gradients}."""
+    """Divide lists of arrays, with an array for each parameter, into parts that one launch can
+    take. For each part, yield a dictionary with the keys of `arrays`, such as {"p": some of the
+    parameters, "g": their gradients}."""
     count = len(next(iter(arrays.values())))
     for k in range(0, count, _MOST):
         yield {name: xs[k : k + _MOST] for name, xs in arrays.items()}
 
 
 def _launch(name: str, arrays: dict[str, Any], *arguments: Any) -> None:
-    """Launch a kernel of optimiser.cu for all parameters. The keys of `arrays` are those of "p",
-    "g", "m", "v" and "next" (see `Parameter` in optimiser.cu) that the kernel uses; each value is a
-    list with an array for each parameter."""
+    """Launch the kernel of optimiser.cu with this name for all parameters. The keys of `arrays` are
+    those of "p", "g", "m", "v" and "next" (see `Parameter` in optimiser.cu) that the kernel uses;
+    each value is a list with an array for each parameter. The kernel also receives the `arguments`.
+    """
     for some in _in_parts(arrays):
         xs = next(iter(some.values()))
         table = np.zeros(1, _PARAMETERS)

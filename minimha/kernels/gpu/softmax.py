@@ -17,9 +17,9 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 @register("softmax", library="cupy")
 def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
-    """The value y and the pullback of `functional.softmax` over the last axis and without a mask.
-    Returns None in other cases, and for arrays that the kernel does not support. The pullback keeps
-    only y."""
+    """The value y and the pullback of `functional.softmax` if `axis` is the last axis and `mask` is
+    None. Returns None in other cases, and for arrays that the kernel does not support. The pullback
+    keeps only y."""
     if mask is not None or not cuda.are_reals(x) or not x.ndim or axis not in (-1, x.ndim - 1):
         return None
     x = cuda.contiguous(x)
@@ -41,9 +41,10 @@ def softmax(x: Array, *, axis: int = -1, mask: Array | None = None) -> Any:
 
 @register("cross_entropy", library="cupy")
 def cross_entropy(logits: Array, targets: Array) -> Any:
-    """The value and the pullback of `functional.cross_entropy`, or None for arrays that the kernel
-    does not support. The pullback keeps the logits, the targets and, for each row, the largest
-    logit and the sum of the exponentials."""
+    """The value and the pullback of `functional.cross_entropy`: the mean loss of logits
+    (…, classes) if the right classes have the numbers `targets` (…). Returns None for arrays that
+    the kernel does not support. The pullback keeps the logits, the targets and, for each row, the
+    largest logit and the sum of the exponentials."""
     if not cuda.are_reals(logits) or not logits.ndim or targets.shape != logits.shape[:-1]:
         return None
     if type(targets) is not type(logits) or not backend.is_integral(targets):

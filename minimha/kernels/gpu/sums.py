@@ -1,11 +1,11 @@
 """Sums over axes other than the last, such as the gradients of biases: each block sums a few
 columns.
 
-On an NVIDIA H200, CuPy 14.2 needed 0.35 ms for such sums of arrays of 25 and 100 MB, which its
-memory reads in 0.006 and 0.025 ms. Here a block sums at most 2¹⁴ rows: each thread adds up at most
-128 of them in order, and then the threads' sums are added in pairs. So rounding in float32 stays
-small, and the result has the same bits each time. If there are more rows, they are summed in parts,
-and then the parts are summed.
+On an NVIDIA H200, CuPy 14.2 needed 0.35 ms for such sums of arrays of 25 and 100 MB, which this GPU
+can read from its memory in 0.006 and 0.025 ms. Here a block sums at most 2¹⁴ rows: each thread adds
+up at most 128 of them in order, and then the threads' sums are added in pairs. So rounding in
+float32 stays small, and the result has the same bits each time. If there are more rows, they are
+summed in parts, and then the parts are summed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _HEIGHT = 2**14
 
 @register("sum", library="cupy")
 def total(x: Array, axis: Any, keepdims: bool) -> Array | None:
-    """The sum of x over some axes, as `backend.total` returns it, if these axes are adjacent and
-    the last axis of x is not among them. Returns None in other cases, and for arrays that the
-    kernel does not support."""
+    """The sum of x over `axis`, which is an axis or a tuple of axes; if `keepdims`, these axes
+    remain, with length 1. Returns None for arrays that the kernel does not support, if `axis` is
+    None or (), and unless the axes are adjacent and some axis after them is longer than 1."""
     if not cuda.are_reals(x) or axis is None:
         return None
     axes = sorted(axis) if isinstance(axis, tuple) else [axis]

@@ -294,7 +294,8 @@ class TileArguments(NamedTuple):
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """The arrays that every kernel takes, in their order."""
+        """The arrays that every kernel takes as its first arguments: query, key, value, start,
+        stop, inside, bias and keep, in this order."""
         intervals = self.intervals
         return (
             self.query, self.key, self.value, intervals.start, intervals.stop,
@@ -303,11 +304,13 @@ class TileArguments(NamedTuple):
 
     @property
     def constants(self) -> tuple[Any, ...]:
-        """The constants that every kernel takes, in their order."""
+        """The constants that every kernel takes: scale, softcap, kept_factor, masked, biased,
+        dropped and counted, in this order."""
         return (*self.numbers, self.masked, self.biased, self.dropped, self.counted)
 
     def tile(self, kernel: str) -> Tile:
-        """The constants that describe the tiles of this kernel, for these arguments."""
+        """The constants that describe the tiles of a kernel, "forward", "backward_query" or
+        "backward_key", for these arguments."""
         t, d = self.query.shape[-2:]
         dv = self.value.shape[-1]
         width = max(_up(d), _up(dv))
@@ -412,8 +415,8 @@ def backward(
 
 
 def _empty(x: TileArguments, shape: tuple[int, ...], wide: bool = False) -> Array:
-    """A new array, not yet filled. Its dtype is that of the query or, if `wide`, that of sums,
-    which is float32 if the query has 16-bit floats."""
+    """A new array of this shape, not yet filled, on the device of the query of x. Its dtype is that
+    of the query or, if `wide`, that of sums, which is float32 if the query has 16-bit floats."""
     xp = namespace(x.query)
     dtype = x.query.dtype
     if wide and dtype.itemsize == 2:
@@ -470,13 +473,15 @@ def _intervals(start: Array, stop: Array, shape: tuple[int, ...]) -> Intervals:
 
 
 def _like_queries(x: Array, shape: tuple[int, ...]) -> Array:
-    """Broadcast x to (…, H, T), and reshape it to (B, H, T)."""
+    """Broadcast x to (…, H, T), and reshape it to (B, H, T), as int32. `shape` is that of the
+    scores, (…, H, T, S)."""
     xp = namespace(x)
     x = xp.broadcast_to(xp.astype(x, xp.int32), shape[:-1])
     return xp.reshape(x, (*batch_and_heads(shape), shape[-2]))
 
 
 def _like_heads(x: Array, shape: tuple[int, ...]) -> Array:
-    """Broadcast x to (…, H), and reshape it to (B, H)."""
+    """Broadcast x to (…, H), and reshape it to (B, H). `shape` is that of the scores, which is
+    (…, H, T, S)."""
     xp = namespace(x)
     return xp.reshape(xp.broadcast_to(x, shape[:-2]), batch_and_heads(shape))

@@ -94,14 +94,16 @@ def positions(span):
 
 
 def rows(x, span, width):
-    """Load the rows of x (B, H, T, width) that belong to a span: a tile (size, width)."""
+    """Load the rows of x (B, H, T, width) that belong to a span of queries or keys: a tile
+    (size, width)."""
     index = (span.b, span.h, span.i, 0)
     tile = ct.load(x, index, (1, 1, span.size, width), padding_mode=ZERO)
     return tile.reshape((span.size, width))
 
 
 def columns(x, span, width):
-    """Load the same rows as `rows`, transposed: a tile (width, size)."""
+    """Load the rows of x (B, H, T, width) that belong to a span, as `rows` does, but transposed: a
+    tile (width, size)."""
     index = (span.b, span.h, 0, span.i)
     shape = (1, 1, width, span.size)
     tile = ct.load(x, index, shape, order=(0, 1, 3, 2), padding_mode=ZERO)
@@ -117,19 +119,21 @@ def numbers(x, span, shape):
 
 
 def store_rows(x, span, tile):
-    """Store a tile (size, width) where `rows` would load it."""
+    """Store a tile (size, width) in x (B, H, T, width), at the rows that belong to a span. It is
+    converted to the dtype of x."""
     shape = (1, 1, span.size, tile.shape[1])
     tile = tile.astype(x.dtype)
     ct.store(x, (span.b, span.h, span.i, 0), tile.reshape(shape))
 
 
 def store_numbers(x, span, tile):
-    """Store a tile (size, 1) where `numbers` would load it."""
+    """Store a tile (size, 1) in x (B, H, T), at the positions of a span."""
     ct.store(x, (span.b, span.h, span.i), tile.reshape((1, 1, span.size)))
 
 
 def entries(x, pairs):
-    """Load one entry of x (B, H, T, S) for each pair of a tile of pairs."""
+    """Load one entry of x (B, H, T, S) for each pair of a tile of pairs: a tile (M, N) for M
+    queries and N keys, or (N, M) if the pairs are transposed."""
     queries = pairs.queries
     keys = pairs.keys
     if pairs.transposed:
@@ -146,7 +150,8 @@ def entries(x, pairs):
 
 
 def store_entries(x, pairs, tile):
-    """Store a tile (M, N) where `entries` would load it."""
+    """Store a tile (M, N) in x (B, H, T, S), one entry for each pair of a tile of pairs that is not
+    transposed. It is converted to the dtype of x."""
     queries = pairs.queries
     keys = pairs.keys
     index = (queries.b, queries.h, queries.i, keys.i)
@@ -157,7 +162,7 @@ def store_entries(x, pairs, tile):
 
 
 def of_queries(x, pairs):
-    """Reshape M numbers, one for each query, so that they broadcast to a tile of
+    """Reshape x, which holds M numbers, one for each query, so that they broadcast to a tile of
     pairs."""
     shape = (pairs.queries.size, 1)
     if pairs.transposed:
@@ -166,7 +171,8 @@ def of_queries(x, pairs):
 
 
 def of_keys(x, pairs):
-    """Reshape N numbers, one for each key, so that they broadcast to a tile of pairs."""
+    """Reshape x, which holds N numbers, one for each key, so that they broadcast to a tile of
+    pairs."""
     shape = (1, pairs.keys.size)
     if pairs.transposed:
         shape = (pairs.keys.size, 1)
@@ -174,14 +180,16 @@ def of_keys(x, pairs):
 
 
 def all_edges(masked, biased, dropped, counted):
-    """Whether every tile is an edge: true if inside, bias or keep is an array with an entry for
-    each pair. If `counted`, keep is a seed and a threshold instead."""
+    """Whether every tile counts as an edge, where pairs may be hidden or dropped: true if an array
+    has an entry for each pair. These arrays are `inside` (if masked), bias (if biased) and keep (if
+    dropped, but not if `counted`: then keep is a seed and a threshold)."""
     return masked or biased or (dropped and not counted)
 
 
 def edges_then_middle(only_edges):
-    """The values of `edge` in the loop over tiles: True for the edges of a `Range`, then False for
-    its middle. If only_edges, there is no middle, and the only value is True."""
+    """The values of `edge` in the loop over tiles: True for the edges of a `Range`, where pairs may
+    be hidden, then False for its middle. If only_edges, there is no middle, and the only value is
+    True."""
     edges = (True, False)
     if only_edges:
         edges = (True,)
@@ -200,7 +208,8 @@ def make_range(first, middle, after, stop, only_edges):
 
 def tiles_of_keys(begin, end, queries, T, S, N, only_edges):
     """The `Range` of tiles of N keys that a span of M queries sees. Each query sees the keys
-    begin … end − 1, with begin and end (M, 1)."""
+    begin … end − 1, with begin and end (M, 1). T and S are the numbers of all queries and of all
+    keys. If only_edges, the range has no middle."""
     # A query without keys must not extend the range.
     sees = begin < end  # (M, 1)
     first = ct.min(ct.where(sees, begin, S)) // N
@@ -214,8 +223,9 @@ def tiles_of_keys(begin, end, queries, T, S, N, only_edges):
 
 
 def tiles_of_queries(seeing, b, h, j, only_edges):
-    """The `Range` of tiles of queries that see the keys of tile j. The host has computed its four
-    numbers: they are seeing[b, h, j]."""
+    """The `Range` of tiles of queries, in head h of sequence b, that see the keys of tile j. The
+    host has computed its four numbers: they are seeing[b, h, j]. If only_edges, the range has no
+    middle."""
     one = (1, 1, 1, 1)
     first = ct.load(seeing, (b, h, j, 0), one).item()
     middle = ct.load(seeing, (b, h, j, 1), one).item()
@@ -225,7 +235,8 @@ def tiles_of_queries(seeing, b, h, j, only_edges):
 
 
 def count(tiles, edge):
-    """The number of tiles in both edges of a `Range` or, if edge is False, in its middle."""
+    """The number of tiles in both edges of the `Range` that is called tiles or, if edge is False,
+    in its middle."""
     if edge:
         n = (tiles.stop - tiles.first) - (tiles.after - tiles.middle)
     else:
@@ -234,8 +245,9 @@ def count(tiles, edge):
 
 
 def number(tiles, edge, n):
-    """The index of tile n, of the `count(tiles, edge)` tiles in both edges or in the middle. The
-    tiles of both edges are numbered in one go, so the index jumps over the middle."""
+    """The index of the tile that has number n, from 0, among those in both edges of the `Range`
+    that is called tiles or, if edge is False, in its middle. The tiles of both edges are numbered
+    in one go, so the index jumps over the middle."""
     if edge:
         index = tiles.first + n
         index = index + (n >= tiles.middle - tiles.first) * (tiles.after - tiles.middle)
@@ -270,7 +282,8 @@ def exp2(x):
 
 
 def biases(bias, biased, pairs, dtype):
-    """Load the bias of each pair of a tile of pairs; 0 if there is no bias."""
+    """Load the bias of each pair of a tile of pairs, converted to this dtype. The result is the
+    number 0 if not `biased`: then there is no bias."""
     added = 0.0
     if biased:
         added = entries(bias, pairs).astype(dtype)
@@ -278,8 +291,12 @@ def biases(bias, biased, pairs, dtype):
 
 
 def scores_of(raw, scale, softcap, added, biased):
-    """The scores times log₂ e of a tile of pairs, and the derivative of the softcap, 1 without one.
-    raw is the tile of Q Kᵀ, and added its biases."""
+    """Two results for a tile of pairs: the scores times log₂ e, and the derivative of the softcap.
+
+    raw             the tile of Q Kᵀ
+    scale, softcap  numbers; softcap is 0 for none, and then its derivative is 1
+    added           the biases of the pairs, which are added if `biased`
+    """
     slope = 1.0
     if softcap > 0:
         bend = ct.tanh(raw * (scale / softcap))
@@ -310,7 +327,8 @@ def online(scores, peak):
 
 def visible(begin, end, inside, masked, added, biased, pairs):
     """Whether the query of each pair of a tile of pairs may attend to the key: begin ≤ key < end,
-    `inside` (if masked) is True, and the bias `added` (if biased) is not −∞."""
+    the entry of `inside` (if masked) is True, and the bias `added` (if biased) is not −∞. begin and
+    end hold one number for each query."""
     key = of_keys(positions(pairs.keys), pairs)
     seen = (begin <= key) & (key < end)  # (M, N), or (N, M) if flipped
     if masked:
@@ -321,7 +339,8 @@ def visible(begin, end, inside, masked, added, biased, pairs):
 
 
 def mix(x):
-    """Hash x: every bit of the result depends on every bit of x. See `functional.Draw`."""
+    """Hash unsigned 32-bit integers: every bit of the result depends on every bit of x. `Draw`, in
+    `functional.dropout`, uses the same hash."""
     x = x ^ (x >> 16)
     x = x * 0x7FEB352D
     x = x ^ (x >> 15)
@@ -363,7 +382,8 @@ def finite(x):
 
 def sees_nonfinite(seen, x, dtype):
     """For each query and each column of x (N, columns), whether the query sees a key for which this
-    column holds NaN or infinity: (M, columns). seen (M, N) says which keys each query sees."""
+    column holds NaN or infinity: (M, columns). seen (M, N) says which keys each query sees. Such
+    entries are counted in this dtype."""
     # The product counts such entries of each column that each query sees.
     nonfinite = ct.where(is_finite(x), 0.0, 1.0)  # (N, columns)
     nonfinite = nonfinite.astype(x.dtype)
@@ -374,7 +394,8 @@ def sees_nonfinite(seen, x, dtype):
 
 
 def nan_if_nonfinite(x, dtype):
-    """For each row of x, 0 if all its entries are finite, else NaN: a tile (M, 1)."""
+    """For each row of x (M, columns), 0 if all its entries are finite, else NaN: a tile (M, 1) of
+    this dtype."""
     nothing = x.astype(dtype) * 0.0
     return ct.sum(nothing, axis=1, keepdims=True)
 
@@ -406,8 +427,9 @@ def forward(
     D: Const[int],
     V: Const[int],
 ):
-    """Compute out and lse for M queries. lse is +∞ for a query that sees neither a key nor a sink,
-    so that exp(… − lse) = 0."""
+    """Store out, the output of attention, and lse, the log-sum-exp of the scores, for M queries.
+    lse is +∞ for a query that sees neither a key nor a sink, so that exp(… − lse) = 0. The
+    docstring of this module explains the arguments."""
     # The last queries see the most keys under a causal mask. They get the first blocks, so that the
     # longest blocks start first.
     i = ct.num_blocks(0) - 1 - ct.bid(0)
@@ -503,10 +525,11 @@ def backward_query(
     D: Const[int],
     V: Const[int],
 ):
-    """Compute dq and, if wanted, dbias for M queries.
+    """Store dq and, if wants_bias, dbias for M queries, from dout and, if has_dlse, dlse, the
+    gradients of out and lse. The docstring of this module explains the other arguments.
 
-    It also computes, for `backward_key`, delta = Σ dout · out − dlse, and nan_rows, which is NaN
-    for each query whose dout is not finite, else 0.
+    It also stores, for `backward_key`, delta = Σ dout · out − dlse, and nan_rows, which is NaN for
+    each query whose dout is not finite, else 0.
     """
     i = ct.num_blocks(0) - 1 - ct.bid(0)
     h = ct.bid(1)
@@ -597,8 +620,12 @@ def backward_key(
     D: Const[int],
     V: Const[int],
 ):
-    """Compute dk and dv for N keys: sums over the queries that see them, in all heads that share
-    the keys.
+    """Store dk and dv for N keys: sums over the queries that see them, in all heads that share the
+    keys.
+
+    dout is the gradient of out, `seeing` holds the four numbers of a `Range` of tiles of queries
+    for each tile of keys, and `backward_query` has stored delta and nan_rows. The docstring of this
+    module explains the other arguments.
 
     Tiles of pairs have the shape (N, M) here, so that no product needs them transposed.
     """
