@@ -42,9 +42,8 @@ def gradcheck(
     method  "auto": the complex step where f allows it and finite differences confirm it, otherwise
             Richardson's extrapolation; if there are more than 4096 entries in total, the largest
             arrays, or all, are checked along random directions only. Or "complex step",
-            "richardson", "fourth-order" or "central" (differences), "adjoint" (random directions
-            v: ⟨dx, v⟩ = dL along v). Wherever entries are compared, central differences are
-            checked as well
+            "richardson", "fourth-order" or "central" (differences), "adjoint" (slopes along random
+            directions only). Wherever entries are compared, central differences are checked as well
     parameters
             Tensors by name, or a module, whose gradients are checked as well; by default those of
             f, if it is a module
@@ -70,10 +69,10 @@ def gradcheck(
     the error over the size of the step.
     Raises GradcheckError, an AssertionError, if a gradient is wrong: it names the input, the worst
     entry and its axes, both values and their ratio, the wrong step and its likely cause. Also
-    raises it if nothing can be compared: the pullback is not linear, the value is NaN for every
-    step, f or its pullback changes arrays in place … TypeError if there is nothing to check, and
-    for floats other than float64 and float32; ValueError for an unknown method, the complex step of
-    a function that is not analytic, or axes that do not match.
+    raises it if nothing can be compared, for example if the pullback is not linear, if the value is
+    NaN for every step, or if f or its pullback changes arrays in place. Raises TypeError if there
+    is nothing to check, and for floats other than float64 and float32; ValueError for an unknown
+    method, for the complex step of a function that is not analytic, and for axes that do not match.
     """
     from .check import check  # loaded on first use: most programs check no gradients
 

@@ -60,7 +60,9 @@ def _compare_all(
 ) -> Report:
     """Compare all gradients with numeric derivatives and return the report. Its rows are appended
     to `rows` one by one, so that `rows` holds those of the earlier comparisons if one raises an
-    error. `labels` are the names of axes. Raises GradcheckError if a gradient is wrong."""
+    error. `labels` are the names of the axes of each input or intermediate, by its name. `rng`
+    draws further cotangents if there are kinks. Raises GradcheckError if a gradient is wrong or
+    cannot be checked."""
     function, targets = gradients.function, {}
     for k in function.checked:
         name, numbers = function.names[k], (gradients.rounding, gradients.noise[k])
@@ -110,8 +112,9 @@ def _with_other_cotangents(
     gradients: Gradients, targets: Mapping[str, Target], rng: np.random.Generator
 ) -> dict[str, tuple[Target, Comparison]]:
     """Check the gradients at kinks once more, for other cotangents: with a single cotangent, a
-    wrong gradient may fit by chance. Returns the inputs whose gradients are then wrong, by name,
-    with the comparisons that failed."""
+    wrong gradient may fit by chance. The targets are the inputs whose gradients are checked, by
+    name. Returns a dictionary from the names of those whose gradients are then wrong to a pair: the
+    `Target` with the new gradient, and the comparison that failed. It is empty if none is wrong."""
     for positive in (True, False):
         drawn = [rng.standard_normal(c.shape).astype(c.dtype) for c in gradients.cotangents]
         other = gradients.for_cotangents([abs(c) if positive else c for c in drawn])
@@ -145,10 +148,12 @@ def _error(failed: FailedCheck) -> GradcheckError:
 
 
 def _log(name: str, message: str, passed: bool, start: float, rows: list[Row]) -> None:
-    """Log how a check ended, at the level DEBUG, for the summary of the pytest plugin.
+    """Log how a check that began at the time `start` ended, at the level DEBUG, for the summary of
+    the pytest plugin.
 
-    The log record has an attribute `check`, a dictionary: the name, whether it passed, the seconds,
-    and the input, error, allowed error and note of the worst row, each None if there are no rows.
+    The log record has an attribute `check`, a dictionary: the name, whether it passed, the seconds
+    that it took, and the input, error, allowed error and note of the worst row. These four are None
+    if there are no rows.
     """
     import logging  # which few have loaded before their first check
 

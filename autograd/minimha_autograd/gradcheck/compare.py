@@ -38,12 +38,14 @@ UNREACHED = "out of reach"  # no two steps gave numbers
 
 
 class Comparison(NamedTuple):
-    """A gradient beside a numeric one, and by how much they differ at the worst entry.
+    """A gradient, `analytic`, beside a numeric one, and by how much they differ at the worst entry.
 
+    method   the name of the numeric method
     error    the deviation of the worst entry, in units of the largest entry of the numeric
              gradient; if all entries of this gradient are below the noise, in units of the noise
     allowed  the largest error that passes at this entry, in the same units
     at       the index of the worst entry
+    note     what else the report says about this comparison, or empty
     """
 
     method: str
@@ -72,12 +74,11 @@ def compared(
     noise: np.ndarray | float,
     own_noise: np.ndarray | float = 0.0,
 ) -> Comparison:
-    """Compare entry by entry. The error allowed is relative · (largest numeric entry) + noise +
-    own_noise.
+    """Compare a gradient, `analytic`, with a numeric one by this method, entry by entry. The error
+    allowed is relative · (largest numeric entry) + noise + own_noise.
 
     noise      by how much each entry of the numeric gradient may be off. Entries where it is
-               infinite are left out; a gradient whose entries are all below it is noted as a
-               structural zero
+               infinite are left out; if all entries are below it, the note says "structural zero"
     own_noise  by how much rounding may change the analytic gradient, which is under check
     """
     # Where differences found no number, there is nothing to compare with.
@@ -307,7 +308,8 @@ class Target:
         noise: float,
         rng: np.random.Generator,
     ) -> bool:
-        """Whether differences confirm `sharp`, the gradient by the complex step with this noise."""
+        """Whether finite differences confirm `sharp`, the gradient by the complex step, which may
+        be off by `noise`. `rng` draws a direction."""
         # In each entry.
         dtype = self.x.dtype.name
         central, doubt = self._differences("central")
@@ -398,7 +400,8 @@ class Target:
         return found.noting(kinks.note)
 
     def _own_noise(self, kinks: Verdict | None) -> float:
-        """The error that rounding may cause in the gradient under check, away from kinks."""
+        """The error that rounding may cause in the gradient under check, away from kinks. `kinks`
+        is what was found about these, None if there are none."""
         if kinks is None:
             return self.noise_allowed
         return kinks.noise
@@ -433,8 +436,8 @@ class Target:
         return fitting, note
 
     def only_kinks(self) -> Comparison | None:
-        """A comparison of the gradient under check with the nearest right one, at the entries that
-        are at a kink alone; None if there are no such entries."""
+        """Compare only those entries of the gradient under check that are at a kink with the
+        nearest right ones; None if there are no such entries."""
         kinks = self.kinks
         if kinks is None or not kinks.at.any():
             return None

@@ -86,8 +86,9 @@ class FailedCheck:
 
     def facts(self, target: Target, comparison: Comparison | None, axes: Axes) -> list[str]:
         """Lines about the worst entry of a wrong gradient: its value in the gradient under check,
-        its numeric value, their ratio, and so on. The first line names the input, unless the
-        headline does."""
+        its numeric value, their ratio, and so on. If `comparison` is None, one that says which
+        wrong shape the gradient has. The first line names the input, unless the headline does.
+        `axes` are the names of its axes, if known."""
         is_named = list(self.wrong) == [target.name]
         heading = [] if is_named else [f"The gradient of {target.name} is wrong:"]
         if comparison is None:
@@ -132,7 +133,8 @@ def _only_at_kinks(target: Target, comparison: Comparison) -> bool:
 
 def _where(comparison: Comparison, axes: Axes) -> str:
     """How many entries are wrong and, if they share at most three indices of an axis, these: "3 of
-    12 entries, all at head 1". An empty text if more than half of the entries are wrong."""
+    12 entries, all at head 1". An empty text if more than half of the entries are wrong or there is
+    only one entry."""
     analytic, numeric = comparison.analytic, comparison.numeric
     off = ~(abs(analytic - numeric) <= comparison.allowed * abs(numeric).max())
     if off.mean() > 0.5 or off.size == 1:

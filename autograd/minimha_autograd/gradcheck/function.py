@@ -25,16 +25,18 @@ Arrays = dict[int, np.ndarray]  # by the number of the input
 
 
 class CheckedFunction:
-    """The function f under check, as a function of host arrays.
+    """The function f under check, as a function of host arrays, which are NumPy arrays.
 
     f receives only copies of the caller's arrays, so that these do not change. Parameters come
     after the inputs and are treated like inputs. The argument `hosts` of the methods is a
-    dictionary with a host array for the number of each checked input.
+    dictionary from the number of each checked input to a host array that takes its place.
 
-    inputs, names  all inputs, then the parameters
+    inputs, names  all inputs, then the parameters; and the name of each of these
     arity          the number of inputs, parameters not counted
     arrays         the array of each input; any other input, such as a number, unchanged
     checked        the numbers of the inputs whose gradients are checked: their places in `inputs`
+    on_tensors     whether f is a function of Tensors
+    takes_tap      whether f has a parameter `tap`, to which it passes its intermediate values
     """
 
     def __init__(
@@ -149,7 +151,7 @@ class CheckedFunction:
     def copies(self, hosts: Arrays, requires_grad: bool = False) -> list[Any]:
         """The list of all inputs, with copies of `hosts` in place of the checked inputs: arrays of
         the library and device of the input that they replace, or Tensors of such arrays if f takes
-        Tensors."""
+        Tensors. These Tensors have gradients if requires_grad is True."""
         inputs = list(self.inputs)
         for k, host in hosts.items():
             x = backend.like(host, self.arrays[k])
@@ -158,7 +160,8 @@ class CheckedFunction:
 
     def call(self, inputs: list[Any], tap: Tap | None = None) -> tuple[list[Any], Pullback]:
         """Call f with these inputs. Returns its values as arrays, and the pullback. A tap, if
-        given, receives the intermediates of f."""
+        given, receives the intermediates of f. Raises GradcheckError unless f returns Tensors or,
+        as a function of arrays, (value, pullback)."""
         settings = {"tap": tap or Tap()} if self.takes_tap and (tap or self._needs_tap) else {}
         if self.on_tensors:
             return self._call_on_tensors(inputs, tap, settings)
@@ -231,8 +234,9 @@ class Tap:
 
 
 def _named_parameters(f: Callable[..., Any], parameters: Any) -> dict[str, Tensor]:
-    """The Tensors to check, by name: those of a module or dictionary given as `parameters`, and by
-    default those of f, if it is a module."""
+    """The Tensors to check, by name: those of `parameters`, a module or a dictionary of Tensors,
+    and if it is None those of f, if f is a module; otherwise none. Raises TypeError if `parameters`
+    is anything else."""
     named = getattr(f if parameters is None else parameters, "named_parameters", None)
     if named is not None:
         return dict(named())

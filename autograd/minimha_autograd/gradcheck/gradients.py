@@ -162,9 +162,11 @@ class Gradients:
     def _pull(
         self, hosts: Arrays, cotangents: list[np.ndarray], tap: Tap | None = None
     ) -> tuple[Arrays, dict[str, np.ndarray]]:
-        """Call f at these inputs and its pullback with these cotangents. Returns the gradients of
-        the checked inputs and those of the intermediates, on the host. Raises GradcheckError if f
-        or the pullback changes an array in place."""
+        """Call f at these inputs and its pullback with these cotangents. Returns two dictionaries
+        of host arrays: the gradients of the checked inputs by number, and those of the
+        intermediates by name. For a function of Tensors, the latter is empty unless there is a tap,
+        which receives the intermediates. Raises GradcheckError if f or the pullback changes an
+        array in place, or if the pullback returns something other than the gradients."""
         function = self.function
         inputs = function.copies(hosts, requires_grad=True)
         values, pullback = function.call(inputs, tap)
@@ -240,7 +242,11 @@ class Gradients:
 
     def _check_linearity(self, gradients: Arrays, times_minus_4: Arrays) -> None:
         """Check that −4 times the cotangent gives −4 times the gradient, up to rounding. Add the
-        inputs for which it does not to `not_linear`."""
+        inputs for which it does not to `not_linear`.
+
+        gradients      the gradients for the cotangent, by the number of the input
+        times_minus_4  those for −4 times the cotangent
+        """
         for k in gradients.keys() - self.wrong_shape:
             dx, other = gradients[k], times_minus_4[k]
             with np.errstate(all="ignore"):
@@ -268,7 +274,9 @@ class Gradients:
     def _sorted(self, returned: Any, hosts: Arrays) -> tuple[Arrays, dict[str, np.ndarray]]:
         """The gradients that a pullback returned, as host arrays in two dictionaries: those of the
         inputs by number, with zeros in place of None, and those of the intermediates by name. Adds
-        an input whose gradient has a wrong shape to `wrong_shape`."""
+        an input whose gradient does not have the shape of its array in `hosts` to `wrong_shape`.
+        Raises GradcheckError for a wrong type or number of gradients, and for a dtype that is not
+        that of the input."""
         function, inner = self.function, {}
         checked, names = function.checked, function.names
         if isinstance(returned, tuple) and returned and isinstance(returned[-1], dict):

@@ -6,9 +6,11 @@ import numpy as np
 
 
 class Hull:
-    """The convex hull of some points.
+    """The convex hull of some points, which are the rows of an array.
 
-    rows   the points, each once
+    rows   the points. Of points that are equal up to 3 · `tolerance`, which has an entry for each
+           coordinate, only the first is kept. Of points with a single coordinate, only the smallest
+           and the largest are
     scale  for each coordinate, its largest absolute value in the points: the unit of distances
     """
 
@@ -24,14 +26,15 @@ class Hull:
             self.add(point)
 
     def add(self, point: np.ndarray) -> None:
-        """Add a point to the rows, unless one of them equals it up to the tolerance."""
+        """Add a point to the rows, unless one of them equals it up to three times the tolerance."""
         if not (abs(self.rows - point) <= 3 * self._tolerance).all(axis=1).any():
             self.rows = np.vstack([self.rows, point])
 
     def nearest(self, g: np.ndarray) -> np.ndarray:
-        """The point of the hull nearest to g, with each coordinate in units of its scale.
+        """The point of the hull nearest to the point g. In the distance, each coordinate is
+        measured in units of its scale.
 
-        The point is a weighted mean of the rows. Its weights are a least squares solution in which
+        The result is a weighted mean of the rows. Its weights are a least squares solution in which
         no weight may be negative, found by the active set method. Source: Lawson and Hanson,
         "Solving least squares problems" (1974), chapter 23.
         """

@@ -70,16 +70,17 @@ MEASURED = {
 
 
 class Nearby:
-    """L and the gradient under check at points near the checked inputs, which form one vector.
+    """L, the number that is differentiated, and its gradient, by the pullback or by differences, at
+    points near the checked inputs. All these inputs together form one vector.
 
-    x          the entries of all inputs, one input after the other
-    gradient   the gradient under check, in the same order
-    unit       for each entry, the length that counts as distance 1
-    input_of   for each entry, the number of the input to which it belongs
-    inputs     the number of inputs
-    rounding   roughly the rounding error of L
-    pulled     distances and tolerances for gradients by the pullback
-    measured   distances and tolerances for gradients by differences
+    x         the entries of all inputs, one input after the other
+    gradient  the gradient under check, in the same order
+    unit      for each entry, the length that counts as distance 1
+    input_of  for each entry, the number of the input to which it belongs
+    inputs    the number of inputs
+    rounding  roughly the rounding error of L
+    pulled    distances and tolerances for gradients by the pullback
+    measured  distances and tolerances for gradients by differences
     """
 
     def __init__(self, gradients: Gradients, targets: Mapping[str, Checked]) -> None:

@@ -150,7 +150,8 @@ def differences(
 
 
 def _at(loss: Loss, x: np.ndarray) -> Any:
-    """L(x), or NaN if f raises an ArithmeticError or ValueError: a step may leave its domain."""
+    """L(x), or NaN if it raises an ArithmeticError or ValueError, as a step beyond the domain of L
+    may."""
     try:
         return loss(x)
     except (ArithmeticError, ValueError):
@@ -276,8 +277,9 @@ def largest(x: np.ndarray) -> float:
 
 
 def scales(x: np.ndarray) -> np.ndarray:
-    """The scale of each entry: its absolute value, at most 1. Where an entry is zero, the largest
-    absolute value takes its place."""
+    """The scale of each entry: its absolute value, but no more than 1 and no less than a tiny
+    positive number. Where an entry is zero or not finite, the largest absolute value takes its
+    place."""
     size = np.where(np.isfinite(x), abs(x), 0)
     largest_size = size.max(initial=0.0) or 1.0
     size = np.where(size == 0, largest_size, size)

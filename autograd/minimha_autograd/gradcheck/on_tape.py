@@ -31,10 +31,10 @@ def replaced(parameters: Sequence[Tensor], by: Sequence[Tensor]) -> Iterator[Non
 def backward(
     name: str, outputs: Sequence[Tensor], cotangents: Sequence[Any], before: Tensor
 ) -> None:
-    """Run the backward pass of each output of f, the function called `name`. A TypeError or
-    ValueError that the tape raises about what a pullback returned becomes a GradcheckError. Tensors
-    made earlier than `before`, such as parameters that f closes over, keep their old gradients.
-    """
+    """Run the backward pass of each output of f, the function called `name`, with the cotangent at
+    the same place in `cotangents`. A TypeError or ValueError that the tape raises about what a
+    pullback returned becomes a GradcheckError. Tensors made earlier than the Tensor `before`, such
+    as parameters that f closes over, keep their old gradients."""
     first = before._edge[0].order if before._edge is not None else 0
     roots = [y._edge[0] for y in outputs if y._edge is not None]
     older = {n: n.grads for root in roots for n in ancestors(root) if n.order > first}

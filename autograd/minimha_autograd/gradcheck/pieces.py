@@ -195,8 +195,9 @@ class Pieces:
         return 3 * sum(agreed) >= 2 * len(agreed)  # a step may cross a kink
 
     def _agrees(self, x: np.ndarray, gradient: np.ndarray, d: np.ndarray) -> bool:
-        """Whether a central difference along d gives the slope at x that this gradient implies.
-        Three steps are tried, since a large one may cross a kink, and one that agrees is enough."""
+        """Whether a central difference along d, in which each entry is measured in its unit, gives
+        the slope at x that this gradient implies. Three steps are tried, since a large one may
+        cross a kink, and one that agrees is enough."""
         nearby = self._nearby
         terms = gradient * nearby.unit * d
         allowed = self._radii.checked * float(np.linalg.norm(terms))
@@ -224,7 +225,8 @@ class Pieces:
 
     @cached_property
     def _sharp(self) -> np.ndarray:
-        """For each entry, by how much rounding may make two equal limits differ."""
+        """For each entry, by how much rounding may make its gradients along two rays in the same
+        piece differ, after both are extrapolated to x."""
         noise = self._nearby.noise
         if self._radii.sharp < self._radii.bound:  # computed in float64
             noise = noise * float(np.finfo("float64").eps / np.finfo("float32").eps)
@@ -285,12 +287,12 @@ class Pieces:
         return [at[roots == r] for r in np.unique(roots)]
 
     def _not_alone(self, at: np.ndarray) -> np.ndarray:
-        """Those of the entries `at` whose gradients may depend on how other entries move.
+        """Those of the entries `at`, which are at kinks, whose gradients may depend on how other
+        entries move. If there are no more than 16 entries, all of them, untested.
 
         An entry is one of them if its gradient differs between two rays that both increase the
-        entry, or both decrease it: then the difference is due to other entries. So is an entry
-        with the same gradient along all rays, since nothing is known about it. At most 16 entries
-        are returned untested.
+        entry, or both decrease it: then the difference is due to other entries. So is an entry with
+        the same gradient along all rays, since nothing is known about it.
         """
         if len(at) <= 16:
             return at
@@ -339,9 +341,12 @@ class Pieces:
         pieces: Hull,
         wanted: float,
     ) -> tuple[np.ndarray | None, bool]:
-        """Search for a piece with a larger slope along d than all known ones, in vain if the
-        gradient under check is wrong. `pieces` is the hull of the known gradients of the block,
-        and `wanted` the slope along d that the gradient under check implies.
+        """Search for a piece with a larger slope along d, a direction of the block, than all known
+        ones. If the gradient under check is wrong, there may be none.
+
+        block   the indices of its entries
+        pieces  the hull of the known gradients of the block
+        wanted  the slope along d that the gradient under check implies
 
         Returns (the gradient of such a piece, False), or (None, sure) if none is found. `sure` is
         True if several searches ended at the same slope, below `wanted`: then no piece has the
@@ -391,9 +396,9 @@ class Pieces:
         return None, gap > little and met and trusted and self._left > 0
 
     def _starts(self, block: np.ndarray, d: np.ndarray, scores: np.ndarray) -> list[np.ndarray]:
-        """The rays from which `_farthest` searches for a large slope along d: three near −d, three
-        near d, and the two known rays with the largest slopes. `scores` are the slopes along d on
-        all known rays."""
+        """The rays from which `_farthest` searches for a large slope along d, a direction of the
+        block: three near −d and three near d, in which the other entries are random, and the two
+        known rays with the largest slopes. `scores` are the slopes along d on all known rays."""
         straight = d / (abs(d).max() or 1.0)
         rays = []
         for sign in (1, -1):
@@ -462,10 +467,10 @@ class Pieces:
 
     def _moved(self, ray: np.ndarray, block: np.ndarray) -> np.ndarray:
         """A copy of a ray with a random change of some entries of the block, which holds their
-        indices. One or two entries are drawn anew, or two are exchanged, or those of one input, or
-        about half of all, are multiplied by the same factor. The factor is often small: an input
-        with a large gradient dominates the slope, so changes that another input makes go
-        unnoticed unless the first one moves less."""
+        indices. The change is one of three: one or two entries are drawn anew; two are exchanged;
+        or those of one input, or about half of all, are multiplied by the same factor. The factor
+        is often small: an input with a large gradient dominates the slope, so changes that another
+        input makes go unnoticed unless the first one moves less."""
         moved = ray.copy()
         rng = self._rng
         some = rng.choice(block, size=min(2, len(block)), replace=False)
@@ -532,8 +537,9 @@ class Pieces:
         d: np.ndarray,
     ) -> Decision:
         """The decision that g, the gradient of the block, is wrong. d is a direction that shows it:
-        g implies a slope along d that no piece has. The decision names a simpler direction, such as
-        that of a single entry, if one shows it as well."""
+        g implies a slope along d that no piece has. `pieces` is the hull of the known gradients of
+        the block. The decision names a simpler direction, such as that of a single entry, if one
+        shows it as well."""
         g = np.where(np.isfinite(g), g, np.inf)
         nearest = pieces.rows.mean(axis=0)
         if len(block) <= MANY:  # otherwise the search would take long

@@ -22,9 +22,10 @@ _LOOKS = {  # told apart in grey by their dashes, and by the colour-blind
 
 
 def curves(name: str, targets: Sequence[Target]) -> Figure:
-    """A figure with a panel for each target: for each numeric method, the error of the gradient
-    plotted against the size of the method's step. `name` is the title's name of the function. See
-    `Report.plot`."""
+    """A figure with a panel for each target, an array whose gradient is under check: for each
+    numeric method, the error of the gradient plotted against the size of the method's step. The
+    title names the function by `name`. See `Report.plot`. Raises ValueError if there are no
+    targets."""
     from matplotlib.figure import Figure
 
     if not targets:

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 class Row:
     """One comparison: the gradient of one input against one numeric method.
 
-    error    the largest deviation, in units of the largest entry of the numeric gradient
+    error    the largest deviation, in units of the largest entry of the numeric gradient or, if
+             that is below the noise, of the noise; infinite for a gradient of the wrong shape
     allowed  the largest error that passes, in the same units
-    note     "structural zero": the numeric gradient is only noise; "lost in rounding": it is
-             smaller than the noise of the gradient under check (errors are then in units of this
-             noise); how large an error the noise could hide; the number of entries at a kink, and
-             how many of these were not decided; why a more precise method was not used
+    note     facts for reading the row: "structural zero" if the numeric gradient is only noise,
+             which is what rounding may change; "lost in rounding" if it is smaller than the noise
+             of the gradient under check; how large an error the noise could hide; the number of
+             entries at a kink, and how many of these were not decided; the number of entries that
+             could not be compared; why a more precise method was not used
     passed   whether the error is allowed
     """
 

@@ -46,14 +46,15 @@ def labelled(label: str, fact: str) -> str:
 
 
 def place(index: tuple[int, ...], axes: Sequence[str] | None) -> str:
-    """An entry as it is indexed in code, then the names of its axes: "[2, 5]  (head, query)"."""
+    """The index of an entry as in code, followed by the names of its axes unless these are None:
+    "[2, 5]  (head, query)". For an array without axes, "the only one"."""
     if not index:
         return "the only one"
     return f"{list(index)}  ({', '.join(axes)})" if axes else str(list(index))
 
 
 def first_largest(x: np.ndarray) -> tuple[int, ...]:
-    """The index of the largest entry of x, which must have one; NaN is larger than any number.
+    """The index of the largest entry of x, which must not be empty; NaN is larger than any number.
 
     Of entries that differ by rounding alone it is the first: then every CPU names the same one.
     """
@@ -63,8 +64,9 @@ def first_largest(x: np.ndarray) -> tuple[int, ...]:
 
 
 def ratio(yours: np.ndarray, right: np.ndarray, worst: tuple[int, ...]) -> str:
-    """The ratio of yours to right at the index `worst`, and whether it is the same in every entry,
-    such as "2, the same in every entry": the most informative fact about wrong numbers."""
+    """The ratio of `yours` to `right` at the index `worst`, and whether it is the same in every
+    entry where `right` is not tiny, such as "2, the same in every entry". It is the most
+    informative fact about wrong numbers."""
     large = abs(right) > 1e-3 * abs(right).max()
     ratios = yours[large] / right[large]
     same = ratios.size > 1 and np.ptp(ratios) <= 1e-3 * abs(ratios.mean() - 1)

@@ -235,8 +235,7 @@ def tiles_of_queries(seeing, b, h, j, only_edges):
 
 
 def count(tiles, edge):
-    """The number of tiles in both edges of the `Range` that is called tiles or, if edge is False,
-    in its middle."""
+    """The number of tiles in a `Range`: in both its edges or, if edge is False, in its middle."""
     if edge:
         n = (tiles.stop - tiles.first) - (tiles.after - tiles.middle)
     else:
@@ -245,9 +244,9 @@ def count(tiles, edge):
 
 
 def number(tiles, edge, n):
-    """The index of the tile that has number n, from 0, among those in both edges of the `Range`
-    that is called tiles or, if edge is False, in its middle. The tiles of both edges are numbered
-    in one go, so the index jumps over the middle."""
+    """The index of the tile that has number n, counted from 0 in both edges of a `Range` or, if
+    edge is False, in its middle. The tiles of both edges are numbered in one go, so the index jumps
+    over the middle."""
     if edge:
         index = tiles.first + n
         index = index + (n >= tiles.middle - tiles.first) * (tiles.after - tiles.middle)
