@@ -16,7 +16,8 @@ obstacle = obstacle_to_fused
 @SILENT
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
     """The output of attention, (…, H, T, Dv), and the weights (B, H, T, S), which `backward` needs.
-    Returns None if any output is not finite, since only the reference handles NaN and infinity."""
+    Returns None if any output is not finite, since only `attention.reference` handles NaN and
+    infinity."""
     query, key, value = _heads_first(x)
     (b, h, t, _), dv = query.shape, value.shape[-1]
     weights = (_grouped(query, x) @ key.mT).reshape(b, h, t, -1)
@@ -37,13 +38,16 @@ def backward(
     dlse: None,
     wanted: Wanted,
 ) -> Gradients | None:
-    """The gradients of the inputs of attention; that of bias is None unless it is `wanted`.
+    """The gradients of query, key and value, and of the bias if it is `wanted`. The others are
+    None: this implementation supports neither a sink nor a softcap, and takes no array as scale.
 
-    out, weights  the results of `forward` for the same x
+    out, weights  the results of `forward` for the same x, of which only the weights are used
     dout          the gradient of out
-    dlse          None, since this implementation does not compute lse
+    dlse          None, since this implementation does not compute lse, the log-sum-exp of the
+                  scores
 
-    Returns None if any gradient is not finite, since only the reference handles NaN and infinity.
+    Returns None if any gradient is not finite, since only `attention.reference` handles NaN and
+    infinity.
     """
     query, key, value = _heads_first(x)
     (b, h, t, _), s = query.shape, key.shape[2]

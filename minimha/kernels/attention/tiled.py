@@ -48,15 +48,15 @@ def _height(keys: float) -> int:
 
 def obstacle(x: Arguments) -> str | None:
     """The reason why attention in tiles cannot be computed, or None if it can. The kernels support
-    all arguments of attention, but need SciPy, through which Numba calls BLAS, and threadpoolctl.
+    all arguments x of attention, but need SciPy, through which Numba calls BLAS, and threadpoolctl.
     """
     return unavailable("scipy", "threadpoolctl")
 
 
 def forward(x: KernelArguments) -> tuple[np.ndarray, np.ndarray] | None:
     """The output of attention, (…, H, T, Dv), and lse (B, H, T), the log-sum-exp of each query's
-    scores. Returns None if any output is not finite, or if a sink is NaN or +∞, since only the
-    reference handles these."""
+    scores. Returns None if any output is not finite, or if a sink is NaN or +∞, since only
+    `attention.reference` handles these."""
     if not np.all(x.sink < math.inf):  # NaN, too: the output might be finite nevertheless
         return None
     h, _ = x.heads
@@ -109,14 +109,15 @@ def backward(
     dlse: np.ndarray | None,
     wanted: Wanted,
 ) -> Gradients | None:
-    """The gradients of the inputs of attention; those of bias and sink are None unless they are
-    `wanted`.
+    """The gradients of query, key and value, and of bias and sink if they are `wanted`. Those of
+    scale and softcap are None, since these are numbers here.
 
     out, lse  the results of `forward` for the same x
     dout      the gradient of out
     dlse      the gradient of lse, or None if nothing depends on lse
 
-    Returns None if any gradient is not finite, since only the reference handles NaN and infinity.
+    Returns None if any gradient is not finite, since only `attention.reference` handles NaN and
+    infinity.
     """
     h, g = x.heads
     t, s = x.shape[-2:]

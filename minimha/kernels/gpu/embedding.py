@@ -48,7 +48,8 @@ def rotations(positions: Array, width: int, base: float, scaling: Any, dtype: An
 
     width    the number of columns that are rotated, in pairs
     base     pair i turns by base^(−2i/width) from each position to the next
-    scaling  how these angles are changed for long contexts, a `Llama3`; None for unchanged ones
+    scaling  a `Llama3`, which changes these angles for long texts, or None
+    dtype    that of the cosines and the sines
     """
     if np.dtype(dtype).name not in cuda.REALS or not positions.size or not 0 < base < math.inf:
         return None

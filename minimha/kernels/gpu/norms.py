@@ -21,7 +21,8 @@ _ROWS = 64
 
 @register("layer_norm", library="cupy")
 def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5) -> Any:
-    """The value and the pullback of `functional.layer_norm`, or None for arrays that the kernel
+    """The value and the pullback of `functional.layer_norm`: (x − mean) / σ · weight + bias for
+    each row, where σ² is the variance of the row plus eps. Returns None for arrays that the kernel
     does not support. The pullback keeps x, the weight, and the mean and 1/σ of each row."""
     given = (weight,) if bias is None else (weight, bias)
     if not cuda.are_reals(x, *given) or any(p.shape != x.shape[-1:] for p in given):
@@ -31,9 +32,9 @@ def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float
 
 @register("rms_norm", library="cupy")
 def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Any:
-    """The value and the pullback of `functional.rms_norm`, or None for arrays that the kernel does
-    not support. The pullback keeps x, the weight and, for each row, a mean of 0 and 1/σ, where σ²
-    is the mean of x² plus eps."""
+    """The value and the pullback of `functional.rms_norm`: x / σ · weight for each row, where σ² is
+    the mean of x² plus eps. Returns None for arguments that the kernel does not support. The
+    pullback keeps x, the weight and, for each row, a mean of 0 and 1/σ."""
     if not cuda.are_reals(x, weight) or weight.shape != x.shape[-1:] or not eps >= 0:
         return None
     y, pullback = _normalise(x, weight, None, eps, centred=False)

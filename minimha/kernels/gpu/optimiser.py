@@ -70,8 +70,8 @@ def square_of_norm(gs: Sequence[Array]) -> Array | None:
 
 @register("clipped", library="cupy")
 def clipped(gs: Sequence[Array], square: Array, largest: float) -> Any:
-    """The norm of all gradients together, and a list of the gradients, each multiplied by min(1,
-    largest / (norm + 1e-6)). None for arrays that the kernel does not support.
+    """The norm of all gradients `gs` together, and a list of these gradients, each multiplied by
+    min(1, largest / (norm + 1e-6)). None for arrays that the kernel does not support.
 
     square   the square of the norm, an array without axes
     largest  the norm above which gradients are scaled down

@@ -10,7 +10,8 @@ So scores are multiplied by log₂ e. The logarithm lse is natural.
     q (B, H, T, D)   k (B, G, S, D)   v (B, G, S, V)   out (B, H, T, V)   lse (B, H, T)
     start, stop (B, H, T)   a query sees the keys from start up to stop, exclusive,
     inside (B, H, T, S)     except those where this is False
-    bias (B, H, T, S), sink (B, H)
+    bias (B, H, T, S)       added to the scores
+    sink (B, H)             a further score that each query of the head sees, without a key
     keep (B, H, T, S)       the pairs that dropout keeps; if `counted`, a seed and a threshold, from
                             which `dropout_keeps` computes them
 
