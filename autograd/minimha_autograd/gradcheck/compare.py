@@ -167,15 +167,16 @@ class Target:
         method: str = "auto",
         entrywise: bool | None = None,
     ) -> Iterator[Comparison]:
-        """Yield one comparison for each method, most precise first.
+        """Yield one comparison for each numeric method, most precise first.
 
+        method     as for `gradcheck`
         entrywise  for "auto", whether to compare entry by entry, which takes long for a large
-                   array, or along random directions; by default, entry by entry if the array has
-                   at most MANY entries
+                   array, or along random directions; by default, entry by entry if the array has at
+                   most MANY entries
 
         Wherever entries are compared, central differences are used, too. "auto" adds the complex
         step if the function accepts complex numbers and differences confirm it, and otherwise
-        Richardson's method.
+        Richardson's method. Raises ValueError if "complex step" is asked for and is not possible.
         """
         if entrywise is None:
             entrywise = self.x.size <= self.MANY
@@ -333,8 +334,9 @@ class Target:
         return bool(entrywise.passed and not error > allowed)
 
     def _differences(self, method: str) -> tuple[np.ndarray, np.ndarray]:
-        """The numeric gradient and the uncertainty of each of its entries, its doubt. Both are
-        computed once for each method: "central", "fourth-order" or "richardson"."""
+        """The numeric gradient by finite differences, and the uncertainty of each of its entries,
+        called its doubt. Both are computed once for each method: "central", "fourth-order" or
+        "richardson"."""
         computed = self.__dict__.setdefault("_computed", {})  # the dataclass is frozen
         if method not in computed:
             bound = BOUNDS[method][self.x.dtype.name]
@@ -412,10 +414,11 @@ class Target:
         limit: np.ndarray | float,
         suspects: np.ndarray,
     ) -> tuple[np.ndarray, str]:
-        """The numeric gradient, and a note on kinks. Where L has a kink, the gradient under check
-        is right if it lies between the slopes from the left and from the right, up to `limit`. So
-        it is copied into the numeric gradient there. Only the entries in `suspects`, where the two
-        gradients differ, are examined.
+        """The numeric gradient, and a note on kinks, empty if there are none. Where L has a kink,
+        the gradient under check is right if it lies between the slopes from the left and from the
+        right, or outside by no more than `limit`. So it is copied into the numeric gradient there.
+        Only the entries in `suspects`, a boolean array that is True where the two gradients differ,
+        are examined.
 
         This is for targets without `at_kinks`, such as an intermediate or L along a line.
         """

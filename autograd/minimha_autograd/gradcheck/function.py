@@ -105,7 +105,7 @@ class CheckedFunction:
 
     @cached_property
     def precision(self) -> str:
-        """The dtype in which the numeric derivatives are computed: float64 if f can be evaluated in
+        """The dtype in which the numeric derivatives are computed: float64 if f takes and returns
         float64, else float32."""
         try:
             outputs = self.evaluate(self.as_dtype("float64"))

@@ -33,7 +33,8 @@ up to rounding."""
 
 
 class Gradients:
-    """The gradients of a function by its own pullback, for random cotangents.
+    """The gradients of a function by its own pullback, for random cotangents: random numbers in
+    place of the gradients of its values.
 
     Raises GradcheckError before any comparison if the values are not finite floats, if f or its
     pullback changes an array in place, if a gradient has the wrong type or dtype, or if a second
@@ -68,7 +69,8 @@ class Gradients:
 
     @property
     def rounding(self) -> float:
-        """Roughly the rounding error of L, in the precision of the numeric derivatives."""
+        """Roughly the rounding error of L, the sum of all values of f times their cotangents, in
+        the precision of the numeric derivatives."""
         return float(np.finfo(self.function.precision).eps) * self._size
 
     def for_cotangents(self, cotangents: list[np.ndarray]) -> Gradients:
@@ -95,8 +97,8 @@ class Gradients:
             return float(sum(np.sum(np.multiply(c, y, dtype=np.float64)) for c, y in terms))
 
     def at(self, hosts: Arrays) -> Arrays | None:
-        """The gradients of f at these inputs, for the cotangents of this object; None if f or its
-        pullback cannot compute them there."""
+        """The gradients of f at these inputs, by the number of the input, for the cotangents of
+        this object; None if f or its pullback cannot compute them there."""
         dtype = next(iter(hosts.values())).dtype
         wrong_shape = set(self.wrong_shape)
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -106,9 +108,10 @@ class Gradients:
         return found or None
 
     def noise_at(self, hosts: Arrays, rng: np.random.Generator) -> dict[int, float]:
-        """How much rounding changes the gradients at these inputs, which lie beside a kink. At the
-        kink itself this cannot be measured: there, a rounding error may lead to another piece of
-        the function, with another gradient."""
+        """How much rounding changes the gradients at these inputs, which lie beside a kink, by the
+        number of the input. At the kink itself this cannot be measured: there, a rounding error may
+        lead to another piece of the function, with another gradient. `rng` draws the rounding
+        errors."""
         noise = dict(self._estimated_noise)
         hosts = {k: x.astype(self.function.originals[k].dtype) for k, x in hosts.items()}
         base = self.at(hosts)
@@ -382,16 +385,17 @@ class Gradients:
         return "float32" if self.cotangents[0].dtype == np.float64 else "float64"
 
     def _values_in_other_precision(self, n: int) -> list[np.ndarray]:
-        """Result n of f at its inputs in the other precision, once for each of a few calls. Equal
-        calls may differ by rounding."""
+        """Result n of f at its inputs in the other precision (float32 for float64, and vice versa),
+        once for each of a few calls. Equal calls may differ by rounding."""
         hosts = self.function.as_dtype(self._other_precision())
         return [self.function.evaluate(hosts)[n] for _ in SAME]
 
     def _gradients_in_other_precision(
         self, k: int, factors: Sequence[int] = SAME
     ) -> list[np.ndarray]:
-        """The gradient of input k in the other precision, once for each factor. The cotangents are
-        multiplied by the factor and the gradient is divided by it, which changes only rounding."""
+        """The gradient of input k in the other precision (float32 for float64, and vice versa),
+        once for each factor. The cotangents are multiplied by the factor and the gradient is
+        divided by it, which changes only rounding."""
         hosts = self.function.as_dtype(self._other_precision())
         cotangents = [c.astype(self._other_precision()) for c in self.cotangents]
         return [self._pull(hosts, [n * c for c in cotangents])[0][k] / n for n in factors]

@@ -151,7 +151,7 @@ class Kinks:
 
     @property
     def found(self) -> bool:
-        """Whether any entry of the checked inputs is at a kink."""
+        """Whether a kink has been found at any entry of the checked inputs."""
         return any(verdict.at.any() for verdict in (self._settled or {}).values())
 
     def _varies(self, mask: np.ndarray) -> bool:
@@ -188,8 +188,9 @@ class Kinks:
         return bool(same and _spread(narrow) > max(0.5 * wide_spread, 10 * noise))
 
     def _judge(self, smooth: bool = False) -> dict[str, Verdict]:
-        """The verdict on each input, by name. The gradients at points nearby are computed by the
-        pullback if differences confirm them, and otherwise by differences.
+        """The verdict on each input, by name; empty if no kink is found. The gradients at points
+        nearby are computed by the pullback if differences confirm them, and otherwise by
+        differences.
 
         smooth  whether L itself has no kink. The steps that compute it may still have kinks, as the
                 two relus in relu(x) − relu(−x), which is x
@@ -210,8 +211,8 @@ class Kinks:
         return self._verdicts(pieces) or {}
 
     def _different(self) -> np.ndarray:
-        """Up to MANY entries whose numeric gradients differ between a few random points nearby, or
-        whose gradient under check is NaN or infinite.
+        """The indices of up to MANY entries whose numeric gradients differ between a few random
+        points nearby, or whose gradient under check is NaN or infinite.
 
         If many entries are tied, as in a maximum, most of them are the largest at none of these
         points, so their gradient is always 0. Therefore a suspect, an entry whose gradient under
@@ -248,8 +249,9 @@ class Kinks:
         return nearby is None or not (abs(nearby - self._nearby.gradient) > close).any()
 
     def _verdicts(self, pieces: Pieces) -> dict[str, Verdict] | None:
-        """The verdict on each input by name, from the pieces found; {} if too few were found, None
-        if a gradient seems to be wrong but finite differences do not confirm the pieces."""
+        """The verdict on each input by name, from the pieces found. It is empty if too few rays led
+        into a piece, and None if a gradient seems to be wrong but finite differences do not confirm
+        the pieces."""
         if len(pieces.rays) < 8:
             return {}
         at, fitting = pieces.at, self._nearby.gradient.copy()

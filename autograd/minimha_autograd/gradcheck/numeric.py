@@ -69,9 +69,10 @@ def differences(
     No step suits every function: a large one misses the curvature of L, crosses a kink or leaves
     the domain; a small one is lost in rounding. So h decreases by factors of ten, and each entry
     keeps the estimate that agrees best with the previous one; their difference, plus the rounding,
-    is its doubt. Most entries settle after a few steps. The steps are at first relative to the
-    scale of the largest entry; entries that do not settle are tried again on their own scale. If
-    no two successive steps give numbers, the doubt is infinite.
+    is its doubt. Most entries settle after a few steps. The steps are at first in proportion to
+    the largest entry of x, or to 1 if that is larger; entries that do not settle are tried again
+    with steps in proportion to their own scale. If no two successive steps give numbers, the doubt
+    is infinite.
     """
     nodes = NODES[method]
     factors = weights(method)

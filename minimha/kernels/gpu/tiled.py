@@ -89,7 +89,7 @@ def tile_sizes(
     itemsize    bytes of a number
     width       the larger of D and Dv, rounded up to a power of 2
     queries     T
-    optional    whether there is a mask given as an array, a bias, a softcap or dropout
+    optional    whether there is a mask that kernels need as an array, a bias, a softcap or dropout
     capability  the compute capability of the GPU, 90 for 9.0
     """
     if itemsize == 8:
@@ -198,14 +198,16 @@ class Intervals:
         self._seeing: dict[tuple[int, int], Array] = {}
 
     def seeing(self, m: int, n: int) -> Array:
-        """For each tile of n keys, two ranges of tiles of m queries, given by the numbers of the
-        tiles: an array (B, H, tiles of keys, 4).
+        """For each tile of n keys, two ranges of tiles of m queries: an array (B, H, tiles of keys,
+        4).
 
-        The four numbers are first, whole, rest, last, as in `Range` of tiles.py. rest and last are
-        exclusive ends, and the second range is empty if rest ≤ whole:
+        The four numbers are first, whole, rest and last, which `Range` in tiles.py calls first,
+        middle, after and stop. They are indices of tiles of queries; rest and last are exclusive
+        ends:
 
-            first to last  the tiles in which some query sees some of the keys
-            whole to rest  the tiles in which every query sees all of the keys
+        first to last  from the first tile to the last in which some query sees some of the keys
+        whole to rest  the tiles in which every query sees all of the keys. The range is empty
+                       (rest ≤ whole) if there are none, or if they are not consecutive
         """
         if (m, n) not in self._seeing:
             self._seeing[m, n] = self._seeing_tiles(m, n)
