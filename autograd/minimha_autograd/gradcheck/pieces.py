@@ -67,6 +67,8 @@ class Pieces:
                ones; the opposite of each of these; then the rays that `_look_closer` adds. Without
                those for which `limit` is None
     limits     for each ray, the gradient of L on it, extrapolated to x: an array as long as x
+    smooth     for each entry, the largest change of its gradient between two points near x on one
+               ray, which is small if L is smooth along the rays
     tolerance  the error allowed in each entry of a gradient
     varying    a boolean array: the entries whose gradients differ between pieces
     unseen     a boolean array: the entries for which `_look_closer` had to leave out the search,
