@@ -626,7 +626,8 @@ def normal(rng: Rng, shape: tuple[int, ...], *, std: float, dtype: str) -> Array
 
 
 def bernoulli(rng: Rng, shape: tuple[int, ...], p: float, *, like: Array) -> Array:
-    """A boolean array, True with probability p, in the library and on the device of like.
+    """A boolean array, True with probability p, in the library and on the device of the array
+    `like`.
 
     It is drawn on the host, so that a seed gives the same array for every library.
     """

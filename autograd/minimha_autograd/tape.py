@@ -123,9 +123,9 @@ class Node:
         self.hooks: Hooks | None = None
 
     def pullback(self, *dys: Array | None) -> tuple[Array | None, ...]:
-        """The gradients of the arguments, computed from dys, the gradients of the values; None for
-        an argument whose gradient is not wanted. Broadcasting is undone: each gradient has the
-        shape of its argument."""
+        """The gradients of the arguments, None for those whose gradient is not wanted. They are
+        computed from dys, the gradients of the values, None for a value to which nothing flows
+        back. Broadcasting is undone: each gradient has the shape of its argument."""
         gradients = self.gradients(*dys)
         if not self.halves:
             return gradients  # none has 16 bits

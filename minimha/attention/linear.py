@@ -25,8 +25,8 @@ of the two."""
 
 
 class Gradients(NamedTuple):
-    """The gradients of the six arrays that `position` or `chunk` receives, each of which computes a
-    step of linear attention. The gradient of beta is None if beta is None."""
+    """The gradients of the six arrays that a step of linear attention, `position` or `chunk`,
+    receives. The gradient of beta is None if beta is None."""
 
     query: Array  # (…, T, D)
     key: Array  # (…, T, D)
@@ -395,9 +395,9 @@ def reading(
     left: Array,  # (…, T, T + 1)
     visible: Array,  # (T, T)
 ) -> tuple[Array, Array, Callable[..., tuple[Array, ...]]]:
-    """What `rows`, which are queries or keys, read: past + weights new. They read past from the
-    state S before the chunk, and weights new from new (…, T, Dv), which the keys of the chunk
-    write. Returns weights, past and a pullback.
+    """What `rows`, the queries or the keys of a chunk, read: the sum past + weights new. Its first
+    term comes from the state S before the chunk, its second from the rows of new (…, T, Dv), which
+    the keys of the chunk write. Returns weights, past and a pullback.
 
         past = since · (rows S),  weights = within · rows Kᵀ
 

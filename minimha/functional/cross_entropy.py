@@ -16,9 +16,9 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, Pullback]:
     """y = mean of −log softmax(logits)[target], in nats.   dlogits = dy · (softmax − one-hot) / N.
 
     logits (…, C), targets (…) integers from 0 to C − 1; N is the number of targets.
-    Raises ValueError for shapes that do not match, no targets or one out of range, TypeError for
-    targets that are not integers. On a device y is NaN for a target out of range, since the check
-    would make the host wait for the device.
+    Raises TypeError for targets that are not integers; ValueError if the shapes do not match, if
+    there are no targets, or if a target is out of range. On a device, y is NaN instead if a target
+    is out of range, since the check would make the host wait for the device.
     """
     xp = namespace(logits)
     backend.require(backend.is_integral, targets, "targets")

@@ -36,9 +36,10 @@ def hide(x: Array, visible: Array | None) -> Array:
 
 
 def ones_where_hidden(x: Any, visible: Array | None) -> Any:
-    """x with 1 in place of hidden entries, since these might be NaN. x is a scale or a softcap: a
-    number, or an array or Tensor that may have an entry for each pair of query and key. x itself is
-    returned if it is a number, if it is known to be finite, or if nothing is hidden."""
+    """x with 1 in place of hidden entries, those where the boolean array `visible` is False, since
+    they might be NaN. x is a scale or a softcap: a number, or an array or Tensor that may have an
+    entry for each pair of query and key. x itself is returned if it is a number, if it is known to
+    be finite, or if `visible` is None."""
     array = array_of(x)
     if visible is None or not backend.is_array(array) or known_finite(array):
         return x
@@ -120,7 +121,8 @@ def _unfolded(y: Array, shape: tuple[int, ...]) -> Array:
 
 def _without_hidden_rows(a: Array, b: Array, visible: Array) -> tuple[Array, Array]:
     """a and b, the arguments of `products`, with zeros in the rows of queries that see no key and
-    of keys that no query sees, so that no library warns about NaN or infinity in these rows."""
+    of keys that no query sees, so that no library warns about NaN or infinity in these rows. The
+    boolean array visible (…, H, T, S) is True where a query sees a key."""
     xp = namespace(a, b)
     queries = xp.any(visible, axis=-1)  # (…, H, T), those that see a key
     keys = xp.any(_folded(visible, b), axis=-2)  # (…, G, S), those that a query sees

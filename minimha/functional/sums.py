@@ -22,7 +22,8 @@ def add(a: Array, b: Array) -> Array:
 
 
 def device_sum(x: Array, axis: Any, keepdims: bool) -> Array | None:
-    """The sum of an array on a device over some of its axes, or None if no kernel computes it."""
+    """The sum of x, an array on a device, over `axis`: one axis, a tuple of axes, or None for all.
+    Returns None if no kernel computes it."""
     fast = device_kernel("sum", x)
     if fast is None:
         return None
