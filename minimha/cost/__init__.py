@@ -14,7 +14,8 @@ exact. The bytes moved are approximate, and time is an estimate: docs/cost.md sa
 
     mh.cost.communication("ring", 4, T=16_384, H=8, D=64, causal=True)  # what each rank sends
 
-`communication` and `training_step` are exact: the bytes and messages of ranks that share a model.
+`communication` and `training_step` count exactly the bytes and messages that ranks send when they
+share a model.
 
     mh.cost.gpt_step(65, layers=6, M=384, H=6, B=16, T=256)  # a step of training, on one machine
     mh.cost.decoding(S=4096, M=512, H=8, G=2, C=128, Dr=32)  # a step of decoding, with a cache

@@ -81,10 +81,12 @@ def multi_head(
     implementation     that of attention, "reference" or "loop"
     backward, letters  as for `projections`
 
+    This is what it adds to `projections` and `attention`:
+
         output   H·Dv·M parameters and M of a bias, 2·B·T times H·Dv·M flops forward, twice that
                  backward
-        saved    also Q, K, V and the B·T·H·Dv merged outputs of the heads; in a loop with grouped
-                 heads not K and V, only the copies
+        saved    Q, K, V and the B·T·H·Dv merged outputs of the heads; in a loop with grouped heads
+                 not K and V, only the copies that `attention` counts
 
     In the bilinear form Q is (B, H, T, Mk), and K is the input, which is not saved again unless a
     loop copies its heads. Raises the errors of `projections` and `attention`, and ValueError for

@@ -1,12 +1,12 @@
 """What ranks send one another when they share the work of a model, in bytes and messages.
 
-Every collective is an exchange: each rank sends an array to every other rank. With n entries in
-all, of which rank r holds n_r, it sends
+Every collective is an exchange: each rank sends an array to every other rank. Of n entries in all,
+a part with n_r entries belongs to rank r, which sends
 
     all_gather       (ranks − 1) · n_r      its part, to everyone else
-    reduce_scatter   n − n_r                the parts of all others
+    reduce_scatter   n − n_r                the other parts, each to the rank that it belongs to
     all_reduce       both
-    all_to_all       n_r · (1 − share)      its part without its own share
+    all_to_all       n_r · (1 − share)      its part, except for the share of it that it keeps
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def training_step(
     way, ranks  as for `communication`
     buckets     the number of entries of each bucket, as for `update`
     layers      the number of attention layers
-    settings    the other arguments of `communication`
+    settings    the other arguments of `communication`, such as T and H
     """
     layer = communication(way, ranks, **settings)
     others = update([*buckets, 1, 1], ranks, settings.get("dtype", "float32"))

@@ -1,4 +1,4 @@
-"""The forms of the projections side by side."""
+"""The costs of the forms of the projections side by side."""
 
 from __future__ import annotations
 

@@ -35,8 +35,9 @@ class Machine:
     overhead: float
 
     def seconds(self, cost: Cost) -> float:
-        """The expected time in seconds: the sum over all primitives, counted as often as they run,
-        of the following, where `products` and `walks` are the functions of this machine.
+        """The expected time in seconds of a computation with this cost: the sum over all
+        primitives, counted as often as they run, of the following, where `products` and `walks` are
+        the functions of this machine.
 
             overhead + max(matrices · products(flops / matrices), walks(bytes))
 
