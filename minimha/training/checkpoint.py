@@ -24,9 +24,9 @@ def write(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any], path: s
     """Write the arrays and settings of a training run, with a checksum, to a safetensors file.
     Later, `read` compares these settings with those of its caller.
 
-    A checkpoint that the file already holds is first copied to NAME-previous, unless it is damaged.
-    If the process is killed at any moment, each file has either its old content or its new content.
-    Raises OSError if a file cannot be written.
+    A checkpoint that the file already holds is first copied to the file NAME-previous beside it,
+    unless it is damaged. If the process is killed at any moment, each file has either its old
+    content or its new content. Raises OSError if a file cannot be written.
     """
     path = Path(path).resolve()
     content = {**arrays, _SETTINGS: np.frombuffer(_json(settings), "uint8")}
@@ -38,8 +38,8 @@ def write(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any], path: s
 
 
 def read(path: str | Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint; if it is missing or damaged, those of NAME-previous, with a
-    warning.
+    """The arrays of a checkpoint; if it is missing or damaged, those in the file NAME-previous
+    beside it, with a warning.
 
     Raises FileNotFoundError if neither file exists. Raises ValueError if each file that exists is
     damaged, and if the checkpoint was written with settings other than `settings`; the message then

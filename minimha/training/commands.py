@@ -439,8 +439,8 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 def _beginning(tokenizer: data.CharacterTokenizer | interchange.PretrainedTokenizer) -> str:
-    """The text to continue if there is no prompt: a line break or, if the vocabulary has none, its
-    first character."""
+    """The text to continue if the command has no --prompt: a line break or, if the vocabulary has
+    none, its first character."""
     characters = getattr(tokenizer, "characters", "\n")
     return "\n" if "\n" in characters else characters[0]
 

@@ -135,8 +135,9 @@ def split(tokens: np.ndarray, context: int, fraction: float = 0.1) -> Split:
 def random_batches(
     tokens: np.ndarray, *, batch: int, context: int, rng: np.random.Generator
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield pairs (inputs, targets), both (B, T) with T = context, without end. Each row of inputs
-    is a window of the text that begins at a random token; its targets begin one token later."""
+    """Yield pairs (inputs, targets), both (B, T) with B = batch and T = context, without end. Each
+    row of inputs is a window of the text, tokens (N,), that begins at a random token; its targets
+    begin one token later. rng draws where windows begin."""
     while True:
         starts = rng.integers(0, len(tokens) - context, size=batch)
         windows = tokens[starts[:, None] + np.arange(context + 1)]
@@ -144,7 +145,8 @@ def random_batches(
 
 
 def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut the text into consecutive windows of T = context tokens: (inputs, targets), both (N, T).
+    """Cut the tokens of a text into N consecutive windows of T = context tokens. Returns
+    (inputs, targets), both (N, T).
     The targets of a window begin one token later than its inputs. Tokens at the end that do not
     fill a window are left out."""
     count = (len(tokens) - 1) // context
@@ -154,7 +156,7 @@ def windows(tokens: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bigram_loss(parts: Split, vocabulary: int) -> float:
-    """Cross entropy, in nats, of a bigram table on the validation tokens.
+    """Cross entropy, in nats, of a bigram table on the validation tokens; parts is from `split`.
 
     p(b | a) = (count(a, b) + 0.1) / (count(a) + 0.1 · V), where V = vocabulary is the number of
     different tokens, is the probability that token b follows token a; the counts are those of the

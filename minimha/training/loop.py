@@ -126,14 +126,14 @@ class Training:
     def save(self, path: str | Path) -> None:
         """Write a checkpoint, from which `resume` continues, to a safetensors file.
 
-        A checkpoint that was there is kept as NAME-previous, unless it is damaged. Raises OSError
-        if a file cannot be written.
+        A checkpoint that was there is kept beside it as NAME-previous, unless it is damaged. Raises
+        OSError if a file cannot be written.
         """
         checkpoint.write(self.state(), self.settings, path)
 
     def resume(self, path: str | Path) -> None:
-        """Continue from a checkpoint; if it is missing or damaged, from NAME-previous, with a
-        warning.
+        """Continue from a checkpoint; if it is missing or damaged, from the file NAME-previous
+        beside it, with a warning.
 
         Raises FileNotFoundError if neither file exists. Raises ValueError, without changing
         anything, if each file that exists is damaged, and if the checkpoint belongs to another
@@ -175,8 +175,8 @@ def _described_model(model: Any) -> dict[str, Any]:
 
 
 def evaluate(model: Any, tokens: np.ndarray, batch: int = 64) -> float:
-    """The mean loss, in nats per token, over consecutive windows of the tokens, each as long as the
-    model's context.
+    """The mean loss of a language model, in nats per token, over consecutive windows of the tokens
+    (N,) of a text, each as long as the model's context.
 
     batch  the number of windows in a call of the model
 

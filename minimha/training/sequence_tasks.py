@@ -39,12 +39,14 @@ def words(count: int, longest: int, rng: np.random.Generator) -> list[str]:
 
 
 def copying(count: int, *, longest: int = 6, rng: np.random.Generator | int = 0) -> list[Pair]:
-    """Pairs such as (">hello", "hello"), from `count` distinct words of 1 to `longest` letters."""
+    """Pairs such as (">hello", "hello"), from `count` distinct words of 1 to `longest` letters.
+    rng, a generator or a seed, draws the words."""
     return [(f">{word}", word) for word in words(count, longest, np.random.default_rng(rng))]
 
 
 def reversing(count: int, *, longest: int = 6, rng: np.random.Generator | int = 0) -> list[Pair]:
-    """Pairs such as ("<hello", "olleh"), from `count` distinct words of 1 to `longest` letters."""
+    """Pairs such as ("<hello", "olleh"), from `count` distinct words of 1 to `longest` letters.
+    rng, a generator or a seed, draws the words."""
     return [(f"<{word}", word[::-1]) for word in words(count, longest, np.random.default_rng(rng))]
 
 
@@ -57,7 +59,7 @@ def hold_out(
     pairs: Sequence[Pair], rng: np.random.Generator | int = 0
 ) -> tuple[list[Pair], list[Pair]]:
     """Divide the pairs (source, target) into two lists: those to train on, and about a tenth,
-    chosen at random, to keep out of the training.
+    which rng, a generator or a seed, draws, to keep out of the training.
 
     27+58 and 58+27 are held out together, because a model that has seen one could answer the other
     from memory.
@@ -137,7 +139,8 @@ def train(
 
 
 def answers(model: EncoderDecoder, sources: Sequence[str], count: int = 16) -> list[str]:
-    """The text that the model decodes for each source: up to `count` characters."""
+    """A list with the text that the model decodes for each of the sources, texts such as ">hello":
+    up to `count` characters each."""
     tokens = tokens_for(model, encode(sources))
     decoded = greedy_decode(model, tokens, padding(tokens), start=START, end=END, count=count)
     rows = backend.to_numpy(decoded)
