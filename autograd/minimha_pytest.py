@@ -4,11 +4,11 @@
     def test_softmax(rng):
         return softmax, rng.standard_normal((3, 5))
 
-Active once installed. It is a module of its own because pytest imports it in every project: it
-loads neither the packages nor NumPy until a test needs them.
+The plugin is active once it is installed. It is a module of its own because pytest imports it in
+every project: it loads neither minimha nor NumPy until a test needs them.
 
-The checker logs each check to `minimha.gradcheck`, so that the summary also counts direct calls of
-mh.gradcheck.
+mh.gradcheck sends a record of each check to the logger `minimha.gradcheck`, so that the summary
+also counts direct calls of mh.gradcheck.
 """
 
 from __future__ import annotations

@@ -87,23 +87,23 @@ def times(sizes: Sizes) -> Iterator[Row]:
 @functools.cache  # takes up to 2.5 GB on the host, but drawing the numbers takes seconds
 def numbers(h: int, g: int, n: int, width: int) -> list[np.ndarray]:
     """Random numbers for the arrays q, k, v and dout of attention with h query heads and g key
-    heads, on the host. They are drawn from the normal distribution. q and dout are (1, h, n,
-    width), k and v are (1, g, n, width)."""
+    heads, on the host. They are drawn from the normal distribution. The arrays q and dout are (1,
+    h, n, width), k and v are (1, g, n, width)."""
     rng = np.random.default_rng(0)
     return [rng.standard_normal((1, x, n, width), dtype=np.float32) for x in (h, g, g, h)]
 
 
 @functools.cache
 def rounded(h: int, g: int, n: int, width: int, dtype: str) -> list[np.ndarray]:
-    """The arrays q, k, v and dout of `numbers`, rounded to a dtype. Raises ImportError for bfloat16
-    if the package ml_dtypes is not installed."""
+    """The arrays q, k, v and dout that `numbers` returns for h, g, n and width, rounded to a dtype.
+    Raises ImportError for bfloat16 if the package ml_dtypes is not installed."""
     if dtype == "bfloat16":
         import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy
     return [x.astype(dtype, copy=False) for x in numbers(h, g, n, width)]
 
 
 def on_device(h: int, g: int, n: int, width: int, dtype: str) -> list[Any]:
-    """The arrays q, k, v and dout of `rounded`, as CuPy arrays on the GPU."""
+    """The arrays that `rounded` returns for the same arguments, as CuPy arrays on the GPU."""
     return [backend.library("cupy").asarray(x) for x in rounded(h, g, n, width, dtype)]
 
 

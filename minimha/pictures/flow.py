@@ -77,7 +77,8 @@ def _boxes(rows: Sequence[Sequence[str]]) -> tuple[dict[str, Place], dict[str, s
 
 def _stretched(name: str, places: dict[str, Place], arrows: Sequence[tuple[str, ...]]) -> Place:
     """The place of the box with this name, made wide enough to lie above or below every box that an
-    arrow connects it with. Each of the arrows begins with the names of the boxes at its ends."""
+    arrow connects it with. `places` has the places of all boxes by name; each of the arrows begins
+    with the names of the boxes at its ends."""
     reached = [places[end][0] for arrow in arrows if name in arrow[:2] for end in arrow[:2]]
     left, right, y = places[name]
     return min(reached, default=left), max(reached, default=right), y

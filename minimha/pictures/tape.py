@@ -1,8 +1,8 @@
 """A picture of the tape: the operations in their order, with shapes and gradients.
 
 Leaves are at the top, results at the bottom. Each step is one layer below the lowest of its
-arguments. An arrow that crosses a layer gets a place of its own in that layer, unless it crosses
-very many.
+arguments. An arrow that crosses a layer gets a place of its own in that layer, unless its ends are
+more than a dozen layers apart.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class Block(Module):
         """What cross-attention adds to the residual stream, (B, T, M), for queries from x (B, T, M)
         and keys and values from the memory (B, S, M). mask says which positions of the memory each
         query sees. The attention weights are appended to the list `weights`, unless this is
-        None."""
+        None. rng draws the dropout."""
         y = self.cross(x, memory, mask=mask, rng=rng, return_weights=weights is not None)
         if weights is not None:
             y, seen = y  # (B, T, M), (B, H, T, S)
@@ -182,7 +182,7 @@ class Block(Module):
 
 
 def new_self_attention(settings: BlockSettings) -> MultiHeadAttention:
-    """The self-attention of a block."""
+    """The self-attention of a block that has these settings."""
     bias = settings.attention_bias
     if bias is None:
         bias = settings.bias  # Qwen2 has biases in attention alone, most others alike everywhere
@@ -203,8 +203,8 @@ def new_self_attention(settings: BlockSettings) -> MultiHeadAttention:
 
 
 def new_cross_attention(settings: BlockSettings) -> MultiHeadAttention:
-    """The cross-attention of a block. Its keys and values come from the memory, which has positions
-    of its own: neither rope nor a window applies to it."""
+    """The cross-attention of a block that has these settings. Its keys and values come from the
+    memory, which has positions of its own: neither rope nor a window applies to it."""
     return MultiHeadAttention(
         settings.d_model,
         settings.num_heads,

@@ -85,7 +85,8 @@ class GPT(Module):
         caches          one `KeyValueCache` for each block, as `new_caches` makes them: tokens
                         continue those of earlier calls
         rng             the generator of dropout; without it there is no dropout
-        return_weights  also return a list with the attention weights (B, H, T, S) of each block
+        return_weights  also return a list with the attention weights (B, H, T, S) of each block,
+                        where S is T plus the number of earlier keys in the cache
 
         Raises ValueError for more tokens than the context and for too many or too few caches,
         TypeError for tokens that are not integers.

@@ -88,7 +88,8 @@ class CommonSettings:
 class BlockSettings(CommonSettings):
     """The settings of a `Block` alone, which say what kind of block it is:
 
-    norm_first  pre-norm, as in GPT-2; False is the paper's post-norm
+    norm_first  pre-norm, as in GPT-2: no norm of the sums in the residual stream; False is the
+                paper's post-norm, a norm of each sum
     cross       whether the block also attends to a memory, as in a decoder. With norm_first, it
                 then has x = x + cross(norm(x), memory) between self-attention and the perceptron
     """

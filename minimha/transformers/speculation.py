@@ -20,8 +20,9 @@ class Speculation(NamedTuple):
 
     tokens       (1, T + count): the T given ones and the new ones, fewer if a token of stop was
                  drawn
-    accepted     how many of the tokens that the draft proposed the model accepted
-    judged       how many it judged: those up to the first rejected one in each round
+    accepted     how many of the draft's tokens the model accepted
+    judged       how many of them it judged: in each round, those up to the first rejected one and
+                 this one
     calls        calls of the model, one for each round
     draft_calls  calls of the draft
     """
