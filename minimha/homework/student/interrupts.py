@@ -80,8 +80,8 @@ def _spent() -> Spent:
 
 def _alarm(start: Spent) -> Callable[[], None]:
     """Set an alarm that goes off after SECONDS and then ten times a second. Each time, it checks
-    whether time is up since `start`, the reading of the times before the call, and, if so,
-    interrupts the call. Returns a function that turns the alarm off.
+    whether time is up and, if so, interrupts the call. The time counts from `start`, the reading of
+    the times before the call. Returns a function that turns the alarm off.
 
     The alarm may go off at any moment, even while `in_time` handles the interruption: freeing a
     large list can take longer than the time between two alarms. So the alarm looks at the stack,

@@ -45,10 +45,10 @@ class Own(NamedTuple):
 
 def answered(place: Path) -> dict[str, Own]:
     """Return the student's answer to each task, by name, in the order of the course: from a file
-    or, if there is none or it is not filled in, from a notebook. Searches `place`, a file, or a
-    folder with the folders directly inside it; for notebooks also the folder with the record of the
-    student's progress, and the folders beside that one that are called "homework" or
-    "minimha-notebooks"."""
+    or, if there is none or it is not filled in, from a notebook. `place` is a file, or a folder,
+    which is searched with the folders directly inside it. Notebooks are also searched for in the
+    folder with the record of the student's progress, and in the folders beside that one that are
+    called "homework" or "minimha-notebooks"."""
     found: dict[str, Own] = {}
     files = ((name, Own(path, source(path))) for name, path in student_files.find(place).items())
     for name, own in itertools.chain(_in_notebooks(place), files):

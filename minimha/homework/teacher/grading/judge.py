@@ -107,8 +107,8 @@ def judged(
 
     seed     determines the random inputs of the checks
     limits   on the time of each check and on the memory of the process
-    modules  the sources of the student's own modules, which the source may import, by path; None if
-             there are none
+    modules  the sources, by path, of the student's own modules, which the source may import; None
+             if there are none
 
     If the process ends during a check, the check fails, and the next one gets a new process. Once
     the task has used twice the time limit of a check, the remaining checks fail. If the process

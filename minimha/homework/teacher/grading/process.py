@@ -43,8 +43,8 @@ class Killed(BaseException):
 
 class Submission:
     """A student's source, which runs in a process of its own, and the function `name` that it
-    defines. The process starts when the function is first asked for. `modules` has the sources of
-    the student's own modules, which the source may import, by path.
+    defines. The process starts when the function is first asked for. `modules` has the sources, by
+    path, of the student's own modules, which the source may import; None if there are none.
 
     The source never runs in the grader's process. A context manager: leaving it ends the process
     that runs the source.

@@ -35,9 +35,9 @@ _AFTER = re.compile(r"[ _.-]*\(?\d*\)?$")  # "softmax (1)", "softmax-2": suffixe
 
 
 class Answer(NamedTuple):
-    """A student's answer to one task: the path of its file, its source, and the sources of the
-    student's own modules that it imports, by path. If it cannot be graded, `problem` says why,
-    otherwise this is ""."""
+    """A student's answer to one task: the path of its file, its source, and in `modules` the
+    sources, by path, of the student's own modules that it imports. If it cannot be graded,
+    `problem` says why, otherwise this is ""."""
 
     path: Path
     source: bytes = b""
@@ -166,9 +166,9 @@ def _mark(path: Path) -> str | None:
 
 
 def _named_by_file(path: Path, tasks: Iterable[str]) -> list[str]:
-    """Return the task with whose name the name of a .py file ends, such as softmax for
-    anna_softmax.py, in a list; if several fit, the one with the longest name. The list is empty if
-    there is none."""
+    """Return, in a list, the task with whose name the name of a .py file ends, such as softmax for
+    anna_softmax.py; if several fit, the one with the longest name. The list is empty if there is
+    none."""
     stem = _AFTER.sub("", path.stem) if path.suffix == ".py" else ""
     return sorted((x for x in tasks if re.search(rf"(^|[\W_]){x}$", stem)), key=len)[-1:]
 

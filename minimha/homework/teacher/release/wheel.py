@@ -129,7 +129,7 @@ def _hash(data: bytes) -> str:
 def _results(tasks: list[Task], *, hidden: bool) -> replay.Results:
     """Run the checks of these tasks, without the hidden ones if `hidden` is true, and return what
     the solutions returned: for each task, each of its checks and each function that the check
-    called, a list of the calls."""
+    called, a list with the result of each call."""
     found: replay.Results = {}
     for task in tasks:
         for check in task.checks:

@@ -47,10 +47,10 @@ footer {{ margin-top: 3rem; font-size: 13px }}
 
 
 def write(report: dict[str, Any], folder: Path, replies: Mapping[str, str]) -> None:
-    """Write an HTML page for each student into a folder. Its name, without .html, is the one that
-    `replies` has for the student or, if it has none, the student's own. Characters that file
-    systems forbid become _, long names lose their beginning, and a name that occurs again gets a
-    number. Raises OSError if a page cannot be written."""
+    """Write an HTML page for each student into a folder. The name of a page, without .html, is the
+    one that `replies` has for the student or, if it has none, the student's own. Characters that
+    file systems forbid become _, long names lose their beginning, and a name that occurs again gets
+    a number. Raises OSError if a page cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     taken = set[str]()
     for student in report["students"]:

@@ -61,8 +61,8 @@ class Gradebook:
         return clear[0]
 
     def _points_possible(self, cells: dict[str, str]) -> float:
-        """Return the greatest number of points that the student whose row has these cells, by the
-        name of the column, can get; 0 if the gradebook does not say."""
+        """Return the greatest number of points that a student can get, given the cells of the
+        student's row by the name of the column; 0 if the gradebook does not say."""
         above = (row for row in self.rows if row[0].strip().lower() == "points possible")
         text = next(above, {self.column: ""})[self.column]
         text = cells.get("Maximum Grade", text)

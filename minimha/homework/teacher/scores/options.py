@@ -63,8 +63,8 @@ class Reports:
 
     def expect(self, students: Collection[str], tasks: Collection[str]) -> None:
         """Raise ValueError if any of the reports cannot be written for these students and tasks:
-        the teacher's file names another student or task, or a report for Gradescope, which is about
-        one student, is wanted for none or for several."""
+        because the teacher's file names a student or a task that is not among them, or because a
+        report for Gradescope, which is about one student, is wanted for none or for several."""
         teacher.check(self.rows, students, tasks)
         if self.options.gradescope and len(students) != 1:
             raise ValueError("--gradescope is for one student: add --student NAME")
