@@ -23,7 +23,7 @@ _LLAMA3 = {
 
 def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Read `config`, the content of config.json, as `layout` says. Returns the arguments with which
-    `GPT` makes the model that it describes, and a list of sentences: all reasons found here why no
+    `GPT` makes the model described there, and a list of sentences: the reasons found here why no
     GPT is like that model, empty if there are none.
 
     Windows and other settings that may differ from block to block are left to `with_blocks`. Until
@@ -67,8 +67,8 @@ def common_settings(layout: Layout, config: dict[str, Any]) -> tuple[dict[str, A
 def with_blocks(
     layout: Layout, config: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Complete the settings that `common_settings` returned by the window and the rotary positions
-    of each block, which it reads from `config`, the content of config.json, as `layout` says.
+    """Add the windows and the rotary positions of all blocks to the settings from
+    `common_settings`. They are read from `config`, the content of config.json, as `layout` says.
     Returns all arguments of the GPT, and a list of sentences: the reasons found here why no GPT is
     like the model, empty if there are none."""
     if layout.rope is None:

@@ -172,11 +172,16 @@ def _like(
     settings: dict[str, tuple[str, Any]] | None = None,
     **changes: Any,
 ) -> Layout:
-    """A copy of the layout `base` for another kind of model. `changes` are new values of its
-    fields, but `settings` and `needed` are added to those of `base`. From its settings, the entries
-    named in `without` are first removed; if a removed entry is about a bias, such as "mlp_bias",
-    only False is supported. model_type is the entry of config.json, such as "mistral", and `name`
-    the beginning of the name of the model's class: "Mistral" for MistralForCausalLM."""
+    """A copy of the layout `base` for another kind of model.
+
+    model_type  the entry of config.json, such as "mistral"
+    name        the beginning of the name of the model's class: "Mistral" for MistralForCausalLM
+    without     entries of config.json that are not settings of the new kind. For those about a
+                bias, such as "mlp_bias", it supports the value False alone
+    settings    added to those of `base` that remain
+    changes     new values of other fields of the layout; those of `needed` are added to its old
+                ones
+    """
     kept = {key: value for key, value in base.settings.items() if key not in without}
     changes |= {"model_type": model_type, "architecture": f"{name}ForCausalLM"}
     fixed_biases = {key: (False,) for key in without if key.endswith("_bias")}

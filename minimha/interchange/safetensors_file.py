@@ -82,10 +82,11 @@ def read(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
 
 
 def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]:
-    """Like `read`, except that the arrays are views of the file: the operating system reads each
-    part of them when it is first used, and may drop it when memory is short. Changes to the arrays
-    are not written to the file. Two kinds of arrays are copies: those of bfloat16 that become
-    float32, and those that are not aligned in the file."""
+    """The arrays of a safetensors file, by name, with the arguments and errors of `read`. But the
+    arrays are views of the file: the operating system reads each part of them when it is first
+    used, and may drop it when memory is short. Changes to the arrays are not written to the file.
+    Two kinds of arrays are copies: those of bfloat16 that become float32, and those that are not
+    aligned in the file."""
     import mmap  # here, because the rest of the module works without it
 
     with Path(path).open("rb") as file:
@@ -100,7 +101,9 @@ def mapped(path: str | Path, *, bfloat16: bool = False) -> dict[str, np.ndarray]
 
 def _read(path: str | Path, content: Any) -> list[tuple[str, str, list[int], memoryview]]:
     """The name, dtype, shape and bytes of each array in a safetensors file, sorted by name.
-    `content` is the content of the file, and error messages name its `path`."""
+    `content` is the content of the file. Raises ValueError, with the `path` of the file in the
+    message, if it is incomplete, in another format, or has entries of dtypes that are not
+    supported."""
     try:
         entries = sorted(_entries(content), key=lambda entry: entry[0])
     except (ValueError, RecursionError) as error:

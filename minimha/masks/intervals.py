@@ -14,7 +14,7 @@ Interval = tuple[Array, Array]
 
 def around(seen: Array, s: int) -> tuple[Array, Array, bool]:
     """For each row of the booleans `seen` (…, S), which say which keys a query sees, the interval
-    from the first True to the last, as start and stop (…,); and True if it is certain that no
+    from the first True to the last, as start and stop (…,); and whether it is certain that no
     interval contains a False.
 
     s is S, the number of keys: a last axis of length 1 stands for all of them. Where no key is

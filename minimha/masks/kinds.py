@@ -364,8 +364,8 @@ def broadcasts(shape: Sequence[int], scores: Sequence[int]) -> bool:
 
 
 def boolean(array: Any, name: str) -> Array:
-    """Return a boolean array, or the array of a boolean Tensor. Raises a TypeError that starts with
-    `name` for anything else."""
+    """Return a boolean array, or the array of a boolean Tensor. Raises TypeError for anything else,
+    with a message that starts with `name`."""
     if callable(array):
         raise TypeError(f"{name} is a function: call it, as in masks.causal()")
     array = backend.asarray(array_of(array))

@@ -146,7 +146,7 @@ class Mask:
 
         shape    that of the scores, (…, H, T, S) or (T, S)
         block    (queries, keys) in a block; the last blocks may be smaller
-        like     as in `array`
+        like     an array of the library and on the device wanted; NumPy if left out
         returns  (empty, full), booleans (…, ⌈T/queries⌉, ⌈S/keys⌉) that broadcast over the heads
 
         The array (T, S) is not built as a whole, except for `dense` and for documents with ids on a

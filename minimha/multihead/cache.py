@@ -127,8 +127,8 @@ class KeyValueCache:
         return mask
 
     def _without_evicted(self, mask: Mask, whole: Sequence[int]) -> Mask:
-        """Leave out the columns of evicted keys. The given mask is for scores of the shape `whole`,
-        (…, H, T, S), where S counts all positions."""
+        """Return a mask without the columns of evicted keys. The given mask is for scores of the
+        shape `whole`, (…, H, T, S), where S counts all positions."""
         every_query = slice(None)
         columns = []
         for held in self._held:
@@ -178,7 +178,9 @@ class KeyValueCache:
     def rewind(self, n: int) -> None:
         """Forget the newest n positions, as if they had never been given.
 
-        Raises ValueError if there are fewer, or if too many of those before them are evicted.
+        Raises ValueError if the cache has fewer positions. If positions are evicted, it also does
+        so if fewer than window − 1 of those after the sinks would be left, since the next query may
+        need them.
         """
         n = integer(n, "rewind: n", least=0)
         most = len(self)

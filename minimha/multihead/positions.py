@@ -140,8 +140,8 @@ def alibi(
     align: str | None = None,
     like: Any = None,
 ) -> Array:
-    """The bias (H, T, S) to add to scores, with H = num_heads, T = t, S = s: −slope · |i + offset −
-    j| for query i and key j, where the slope of the head is an entry of `alibi_slopes(H)`.
+    """The bias (H, T, S) to add to scores: −slope · |i + offset − j| for query i and key j, where
+    each head has its slope, an entry of `alibi_slopes(H)`. H is num_heads, T is t, and S is s.
 
     With a causal mask of the same offset, this is the bias of the paper; without one it decreases
     on both sides. With T = S the offset is 0 unless given; otherwise give offset=… or

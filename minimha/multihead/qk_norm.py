@@ -29,8 +29,8 @@ class QKNorm(NamedTuple):
         return num_heads * head_dim if self.all_heads else head_dim
 
     def __call__(self, x: Any, weight: Any) -> Any:
-        """Normalise the queries or keys x (…, H, T, D), with a learned weight of length `width`,
-        (D,) or (H·D,). The shape does not change."""
+        """Normalise the queries or keys x (…, H, T, D), with a learned weight (D,) or, if all heads
+        are normalised together, (H·D,). The shape does not change."""
         if self.plus_one:
             weight = 1 + weight
         if not self.all_heads:

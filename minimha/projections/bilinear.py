@@ -81,7 +81,8 @@ class Bilinear(Form):
 
             W_i = U Σ Vᵀ,  W_i^Q = U √Σ,  W_i^K = V √Σ, only the D largest of Σ
 
-        For heads that share a W^K, the matrices W_i are factored as one, each below the other.
+        For heads that share a W^K, the matrices W_i are factored as one, in which each stands below
+        the one before.
 
         head_dim  D. If None, D is that of `sizes`, and W_i of a higher rank raises ValueError
         """

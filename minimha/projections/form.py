@@ -144,7 +144,8 @@ class Form(Module):
         raise NotImplementedError
 
     def mapped(self, function: Callable[[Any], Any]) -> Self:
-        """A copy with function(x) in place of every weight x."""
+        """A copy with function(x) in place of every weight x. None, for a missing bias, stays
+        None."""
 
         def changed(w: Any) -> Any:
             if w is None:  # no bias

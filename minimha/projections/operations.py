@@ -95,8 +95,8 @@ def project_self(
 
     dx = dq w_qᵀ + dk w_kᵀ + dv w_vᵀ, with dq = merge_heads(dQ), and so on.
 
-    x (…, T, M), w_q (M, H·D), w_k (M, G·D), w_v (M, G·Dv), b_q (H·D,), b_k (G·D,), b_v (G·Dv,); Q
-    (…, H, T, D), K (…, G, T, D), V (…, G, T, Dv), with H = num_heads, G = num_kv_heads.
+    x (…, T, M), w_q (M, H·D), w_k (M, G·D), w_v (M, G·Dv), b_q (H·D,), b_k (G·D,), b_v (G·Dv,);
+    Q (…, H, T, D), K (…, G, T, D), V (…, G, T, Dv), with H = num_heads, G = num_kv_heads.
     """
     groups = WantedOfMaps(
         wanted.x,
@@ -142,8 +142,8 @@ def project_fused(
 
     The gradients are those of `linear`, with the merged dQ, dK and dV side by side as dy.
 
-    x (…, T, M), w (M, (H + G)·D + G·Dv), b ((H + G)·D + G·Dv,); Q (…, H, T, D), K (…, G, T, D), V
-    (…, G, T, Dv), with H = num_heads, G = num_kv_heads, D = head_dim.
+    x (…, T, M), w (M, (H + G)·D + G·Dv), b ((H + G)·D + G·Dv,); Q (…, H, T, D), K (…, G, T, D),
+    V (…, G, T, Dv), with H = num_heads, G = num_kv_heads, D = head_dim.
     """
     groups = WantedOfMaps(wanted.x, (wanted.w,), (wanted.b,))
     (y,), pull = linear_maps(x, (w,), (b,), wanted=groups)  # (…, T, (H + G)·D + G·Dv)
