@@ -454,7 +454,15 @@ def forward(
         total = ct.where(peak > -math.inf, 1.0, total)
 
     only_edges = all_edges(masked, biased, dropped, counted)
-    tiles = tiles_of_keys(begin, end, queries, q.shape[2], k.shape[2], N, only_edges)
+    tiles = tiles_of_keys(
+        begin,
+        end,
+        queries,
+        q.shape[2],
+        k.shape[2],
+        N,
+        only_edges,
+    )
     for edge in ct.static_iter(edges_then_middle(only_edges)):
         for n in range(count(tiles, edge)):
             j = number(tiles, edge, n)
@@ -467,7 +475,15 @@ def forward(
             added = biases(bias, biased, pairs, dtype)
             scores, _ = scores_of(raw, scale, softcap, added, biased)  # (M, N)
             if edge:
-                seen = visible(begin, end, inside, masked, added, biased, pairs)
+                seen = visible(
+                    begin,
+                    end,
+                    inside,
+                    masked,
+                    added,
+                    biased,
+                    pairs,
+                )
                 scores = ct.where(seen, scores, -math.inf)
 
             # The sums so far shrink, since the new peak is subtracted from their scores as well.
@@ -558,7 +574,15 @@ def backward_query(
     zero = ct.full((M, N), 0.0, dtype)
     acc = ct.full((M, D), 0.0, dtype)
     only_edges = all_edges(masked, biased, dropped, counted)
-    tiles = tiles_of_keys(begin, end, queries, q.shape[2], k.shape[2], N, only_edges)
+    tiles = tiles_of_keys(
+        begin,
+        end,
+        queries,
+        q.shape[2],
+        k.shape[2],
+        N,
+        only_edges,
+    )
     for edge in ct.static_iter(edges_then_middle(only_edges)):
         for n in range(count(tiles, edge)):
             j = number(tiles, edge, n)
@@ -579,7 +603,15 @@ def backward_query(
             dcapped = exp2(scores - log2_sum) * (dp - delta_i)
             ds = dcapped * slope
             if edge:
-                seen = visible(begin, end, inside, masked, added, biased, pairs)
+                seen = visible(
+                    begin,
+                    end,
+                    inside,
+                    masked,
+                    added,
+                    biased,
+                    pairs,
+                )
                 dcapped = ct.where(seen, dcapped, 0.0)
                 ds = ct.where(seen, ds, 0.0)
                 key = finite(key)
@@ -671,7 +703,15 @@ def backward_key(
                 if edge:
                     begin = numbers(start, queries, (1, M))
                     end = numbers(stop, queries, (1, M))
-                    seen = visible(begin, end, inside, masked, added, biased, pairs)
+                    seen = visible(
+                        begin,
+                        end,
+                        inside,
+                        masked,
+                        added,
+                        biased,
+                        pairs,
+                    )
                     # A visible query whose dout is not finite makes dv NaN.
                     nan_row = numbers(nan_rows, queries, (1, M))
                     weights = ct.where(seen, weights + nan_row, 0.0)
