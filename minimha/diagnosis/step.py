@@ -160,10 +160,13 @@ class Product(NamedTuple):
 
 
 def products(step: Step, each_head: bool = False) -> Iterator[Product]:
-    """Yield each matrix product of a gradient and a value whose last two axes are as long as those
-    of the node. Either factor may be transposed, and its heads may be merged. If the product has H
-    query heads but the node only G key heads, the products of the query heads that share a key head
-    are added up, unless each_head is true."""
+    """Yield each matrix product, of one of the step's gradients and one of its values in either
+    order, that has as many rows and columns as the value of the step's node.
+
+    Each factor is tried as it is, transposed, and with its heads merged. If a product has H query
+    heads but the node only G key heads, it is added up over the query heads that share a key head,
+    unless each_head is true.
+    """
     gradients = [
         (f"d{step.letter(n)}", x)
         for n, x in step.gradients.items()

@@ -92,8 +92,8 @@ def library_of(x: Any) -> str:
 
 
 def implementations(operation: str) -> dict[str, Candidate]:
-    """All implementations of the operation with this name, as `Candidate`s by name, including
-    kernels, which are loaded first."""
+    """All implementations of the operation with this name, as `Candidate`s by name. If the kernels
+    are not loaded yet, they are loaded now, so that they are among them."""
     _load()
     return _registered.get(operation, {})
 

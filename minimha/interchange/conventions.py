@@ -97,8 +97,8 @@ def from_torch_mha(
     *, attn_mask: Any = None, key_padding_mask: Any = None, num_heads: int | None = None
 ) -> MaskAndBias:
     """Read the arguments of torch.nn.MultiheadAttention as (mask, bias), those of minimha's
-    `scaled_dot_product_attention`; each is None if the arguments contain none. In both masks,
-    True = is hidden: may NOT attend.
+    `scaled_dot_product_attention`; each is None if the arguments contain none. In both of
+    torch's masks, True hides a key.
 
     attn_mask         (T, S) or (B·H, T, S), boolean, or floats that are added to the scores, where
                       −∞ hides a key

@@ -272,8 +272,8 @@ def _reserve(x: Array, positions: int) -> Array:
 
 
 def window_mask(window: int, sinks: int = 0) -> Mask:
-    """Each query sees itself, the `window` − 1 positions before it and, of the first `sinks`
-    positions, those before it."""
+    """A mask under which each query sees itself and the `window` − 1 positions before it, and also
+    those of the first `sinks` positions of the sequence that come before it."""
     window = integer(window, "window", least=1)
     sinks = integer(sinks, "sinks", least=0)
     near = sliding_window(window - 1, 0)

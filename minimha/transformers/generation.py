@@ -231,8 +231,8 @@ def checked_tokens(tokens: Array) -> np.ndarray:
 
 
 def sample(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw one token for each row of probabilities p (B, V). Returns the tokens (B,). Rows that do
-    not sum to 1 count as divided by their sum."""
+    """Draw one token for each row of probabilities p (B, V). Returns the tokens (B,). A row
+    need not sum to 1: it is divided by its sum."""
     # A point on the line from 0 to the sum, on which each token takes a piece as long as its
     # probability. The token is the number of pieces before the point.
     ends = p.cumsum(axis=-1)  # (B, V)

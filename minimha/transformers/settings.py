@@ -113,7 +113,7 @@ class BlockSettings(CommonSettings):
 
 @dataclass(kw_only=True)
 class GPTSettings(CommonSettings):
-    """The settings of a `GPT` alone:
+    """The settings that only a `GPT` has:
 
     vocabulary  number of different tokens
     context     the longest sequence, in tokens

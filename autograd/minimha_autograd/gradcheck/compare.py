@@ -174,9 +174,11 @@ class Target:
                    array, or along random directions; by default, entry by entry if the array has at
                    most MANY entries
 
-        Wherever entries are compared, central differences are used, too. "auto" adds the complex
-        step if the function accepts complex numbers and differences confirm it, and otherwise
-        Richardson's method. Raises ValueError if "complex step" is asked for and is not possible.
+        A comparison along random directions is the only one. Entry by entry, "auto" compares with
+        the complex step if the function accepts complex numbers and differences confirm it, and
+        otherwise with Richardson's method; any other method is used as named. The last comparison
+        is with central differences, for every method. Raises ValueError if "complex step" is asked
+        for and is not possible.
         """
         if entrywise is None:
             entrywise = self.x.size <= self.MANY

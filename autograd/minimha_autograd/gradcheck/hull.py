@@ -31,10 +31,10 @@ class Hull:
             self.rows = np.vstack([self.rows, point])
 
     def nearest(self, g: np.ndarray) -> np.ndarray:
-        """The point of the hull nearest to the point g. In the distance, each coordinate is
-        measured in units of its scale.
+        """The point of the hull nearest to the point g, if each coordinate is measured in units of
+        its scale.
 
-        The result is a weighted mean of the rows. Its weights are a least squares solution in which
+        It is a weighted mean of the rows. Its weights are a least squares solution in which
         no weight may be negative, found by the active set method. Source: Lawson and Hanson,
         "Solving least squares problems" (1974), chapter 23.
         """

@@ -256,10 +256,9 @@ class Pieces:
         return self.varying | other | self.unseen
 
     def blocks(self) -> list[np.ndarray]:
-        """The entries at kinks, in groups of entries whose pieces depend on one another.
-
-        If an entry moves far above or below all others and the gradient of another entry changes,
-        then the two belong together.
+        """The indices of the entries at kinks, one array for each group of entries that depend on
+        one another: if one of two entries moves far above or below all others, the gradient of the
+        other changes.
         """
         at = np.flatnonzero(self.at)
         group = {int(i): int(i) for i in at}

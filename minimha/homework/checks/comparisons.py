@@ -184,8 +184,9 @@ def same_operation(
     yours, right  the student's and the right operation: functions of arrays that return
                   (value, pullback)
     inputs        the arrays for the first two steps
-    large         inputs for `same_pullback`. If a check calls this function several times, one call
-                  needs 30,000 entries or more, for which a numeric derivative is too slow
+    large         inputs for `same_pullback`, with 30,000 entries or more in all, so that a pullback
+                  that computes a numeric derivative takes too long to pass. If a check calls this
+                  function several times, one call with such inputs is enough
     name          the name of the value in the task
     axes          the axes of the inputs, as for `gradcheck`
     """
@@ -203,9 +204,9 @@ def same_pullback(
     (value, pullback). `name` names the value, and `tolerance` is as for `same`.
 
     A gradient check compares a pullback only with its own forward pass, so a pullback that computes
-    a numeric derivative passes it. In this check such a pullback should be too slow: choose inputs
-    for which a numeric derivative, entry by entry, takes a minute, but Python loops over rows, or
-    over queries and keys, take only about a second.
+    a numeric derivative passes it. Here such a pullback should exceed the time that a check may
+    take: choose inputs for which a numeric derivative, entry by entry, takes a minute, but Python
+    loops over rows, or over queries and keys, take only about a second.
     """
     parameters = list(inspect.signature(right).parameters)
     when = f" for {parameters[0]} of shape {inputs[0].shape}"

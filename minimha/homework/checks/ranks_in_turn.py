@@ -146,8 +146,12 @@ class _Turn:
 
 class _Communicator:
     """A rank's communicator with the methods of `minimha.parallel.Communicator`, for arrays; it
-    does not count bytes. It sends x by post(x, to, text), and receives an array by
-    take(source, text)."""
+    does not count bytes.
+
+    It is made with two functions: post(x, to, text) sends x to the rank `to`, and take(source,
+    text) returns the array that the rank `source` has sent. text describes the call: calls that
+    belong together must have the same one.
+    """
 
     def __init__(self, rank: int, size: int, post: Any, take: Any) -> None:
         self.rank, self.size, self._post, self._take = rank, size, post, take

@@ -111,8 +111,8 @@ def _in_parts(arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _launch(name: str, arrays: dict[str, Any], *arguments: Any) -> None:
-    """Launch the kernel of optimiser.cu with this name for all parameters. The keys of `arrays` are
-    those of "p", "g", "m", "v" and "next" (see `Parameter` in optimiser.cu) that the kernel uses;
+    """Launch the kernel of optimiser.cu with this name for all parameters. `arrays` has a key for
+    each of "p", "g", "m", "v" and "next" (see `Parameter` in optimiser.cu) that the kernel uses;
     each value is a list with an array for each parameter. The kernel also receives the `arguments`.
     """
     for some in _in_parts(arrays):

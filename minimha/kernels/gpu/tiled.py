@@ -89,7 +89,7 @@ def tile_sizes(
     itemsize    bytes of a number
     width       the larger of D and Dv, rounded up to a power of 2
     queries     T
-    optional    whether there is a mask that kernels need as an array, a bias, a softcap or dropout
+    optional    whether there is a bias, a softcap, dropout, or a mask that kernels need as an array
     capability  the compute capability of the GPU, 90 for 9.0
     """
     if itemsize == 8:

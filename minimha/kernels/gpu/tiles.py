@@ -245,9 +245,9 @@ def count(tiles, edge):
 
 
 def number(tiles, edge, n):
-    """The index of the tile that has number n, counted from 0 in both edges of a `Range` or, if
-    edge is False, in its middle. The tiles of both edges are numbered in one go, so the index jumps
-    over the middle."""
+    """The index of the n-th tile, from 0, of the edges of a `Range` or, if edge is False, of its
+    middle. Both edges are one sequence: the first tile of the second edge follows the last of the
+    first, so the index jumps over the middle."""
     if edge:
         index = tiles.first + n
         index = index + (n >= tiles.middle - tiles.first) * (tiles.after - tiles.middle)

@@ -38,12 +38,11 @@ def refused(path: Path) -> str:
 
 def _named(module: str, names: list[str]) -> list[str]:
     """Return the full names that must be importable for `from module import names` to succeed or,
-    if there are no names, `import module`. This is the module alone, with two exceptions:
+    if there are no names, `import module`. For most modules, the list is just `module`.
 
-    from minimha.parallel import run  minimha.parallel.run, since a submission gets only some names
-                                      of minimha's modules
-    from numpy import sum, typing     numpy and its submodule numpy.typing, which NumPy may not have
-                                      imported yet
+    For a module of minimha, it has each name in full, such as minimha.parallel.run, since a
+    submission gets only some names of these modules. For numpy, it has numpy and those names that
+    are submodules, such as numpy.typing, which NumPy may not have imported yet.
     """
     full = [f"{module}.{name}" for name in names if name != "*"]
     if module.startswith("minimha.") and names:
