@@ -27,7 +27,7 @@ def causal(*, offset: int | None = None, align: str | None = None) -> Mask:
     all three is raised when the scores' shape is known.
     """
     offset = checked("causal", offset, align)
-    return Band("causal", left=None, right=0, offset=offset, align=align)
+    return Band("causal", None, 0, offset, align)
 
 
 def sliding_window(
@@ -167,7 +167,9 @@ class Band(Mask):
         stop = backend.clip(i + (largest + 1), keys.start, keys.stop)  # (T,)
 
         # Intervals count from the first key that is wanted.
-        return KeyIntervals(start - keys.start, stop - keys.start, None)
+        start = start - keys.start
+        stop = stop - keys.start
+        return KeyIntervals(start, stop, None)
 
     def at(self, offset: int) -> Mask:
         """This band for queries that start at key position `offset`, or the band itself if it has

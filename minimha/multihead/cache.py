@@ -145,7 +145,9 @@ class KeyValueCache:
         if x.shape[-1] == 1:
             return x
         first, recent = self._held
-        return ops.concat(x[..., first], x[..., recent], axis=-1)
+        of_sinks = x[..., first]  # (…, sinks)
+        of_others = x[..., recent]  # (…, S − evicted − sinks)
+        return ops.concat(of_sinks, of_others, axis=-1)
 
     def store(self, keys: Any, values: Any) -> None:
         """Hold the keys and values that `joined` returned, without the positions that no later

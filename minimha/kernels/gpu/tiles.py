@@ -129,7 +129,9 @@ def store_rows(x, span, tile):
 
 def store_numbers(x, span, tile):
     """Store a tile (size, 1) in x (B, H, T), at the positions of a span."""
-    ct.store(x, (span.b, span.h, span.i), tile.reshape((1, 1, span.size)))
+    index = (span.b, span.h, span.i)
+    shape = (1, 1, span.size)
+    ct.store(x, index, tile.reshape(shape))
 
 
 def entries(x, pairs):
