@@ -162,11 +162,12 @@ def computed(implementation, *inputs, mask=None, keep=None, p=0.0, **settings):
     return values, pullback
 
 
-def results(implementation, case):
-    """The output and the gradients of the seven inputs."""
-    inputs = (getattr(case, name) for name in INPUTS)
-    out, pull = computed(implementation, *inputs, mask=case.mask, keep=case.keep, p=case.dropout)
-    return [out, *pull(case.dout)]
+def results(implementation, case, place=same):
+    """The output and the gradients of the seven inputs, on the host."""
+    inputs = given(case, place).values()
+    keep = None if case.keep is None else place(case.keep)
+    out, pull = computed(implementation, *inputs, mask=case.mask, keep=keep, p=case.dropout)
+    return [None if x is None else backend.to_numpy(x) for x in (out, *pull(place(case.dout)))]
 
 
 def raw(implementation):

@@ -2,8 +2,7 @@
 
 import cuda_on_cpu
 import cupy_on_numpy
-import numpy as np
-from attention_paths import INPUTS, computed
+from attention_paths import results
 
 from minimha.attention import IMPLEMENTATIONS
 from minimha.kernels import unavailable
@@ -23,18 +22,6 @@ def results_by(name, case):
     """The output and the gradients of the seven inputs, by an implementation of NAMES."""
     implementation, _, library = name.partition(" on ")
     if not library:
-        return _results(implementation, case, lambda x: x)
+        return results(implementation, case)
     with cupy_on_numpy.installed():
-        return _results(implementation, case, backend.library("cupy").asarray)
-
-
-def _results(implementation, case, place):
-    def placed(x):
-        return place(x) if isinstance(x, np.ndarray) else x
-
-    inputs = (placed(getattr(case, name)) for name in INPUTS)
-    out, pullback = computed(
-        implementation, *inputs, mask=case.mask, keep=placed(case.keep), p=case.dropout
-    )
-    found = [out, *pullback(place(case.dout))]
-    return [None if x is None else backend.to_numpy(x) for x in found]
+        return results(implementation, case, backend.library("cupy").asarray)

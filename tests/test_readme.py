@@ -43,9 +43,9 @@ def test_the_homework_page_creates_the_same_environment():
 def test_the_readme_lists_every_chapter():
     rows = re.findall(r"^\| (\d\d) ([\w-]+) \|.*\| (\d+) \|$", README, re.MULTILINE)
     chapters = [(f"{c.number:02}", c.name, str(c.minutes)) for c in course.CHAPTERS.values()]
-    wrong = [row for row in rows if row not in chapters]
+    differ = sorted({*rows} ^ {*chapters})
     assert rows == chapters, (
-        f"the table of chapters in README.md differs from minimha/course/chapters.py: {wrong}"
+        f"the table of chapters in README.md differs from minimha/course/chapters.py: {differ}"
     )
 
 

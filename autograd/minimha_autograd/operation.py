@@ -45,9 +45,10 @@ class Operation(Protocol):
     and the pullback, which computes the gradients of the arrays from those of the value.
 
     `function` is the function as it was written. Other operations call it directly, since they
-    have checked their own arguments already. `wanted` makes the named tuple of booleans that tells
-    such a call which gradients are wanted: in `linear.wanted(x=True, w=True)`, False stands for
-    each array that is not named. `wanted` is None if the function has no keyword of this name.
+    have checked their own arguments already. `wanted` makes the argument `wanted` of such a call, a
+    named tuple with a boolean for each array: whether its gradient is to be computed. In
+    `linear.wanted(x=True, w=True)`, it is False for each array that is not named. `wanted` is None
+    if the function has no keyword of this name.
     """
 
     __name__: str
@@ -506,9 +507,10 @@ class Signature:
 
 
 def _maker_of_wanted(names: tuple[str, ...]) -> Callable[..., Wanted]:
-    """A function that makes `wanted`, which tells an operation the gradients to compute: a named
-    tuple of booleans whose fields are the names of the arrays. The function takes the booleans by
-    position or by name; those left out are False. If `names` is empty, it makes a plain tuple."""
+    """A function that makes `wanted`, the argument of an operation that says which gradients to
+    compute: a named tuple of booleans whose fields are the names of the arrays. The function takes
+    the booleans by position or by name; those left out are False. If `names` is empty, it makes a
+    plain tuple."""
     if not names:
         return lambda *booleans: booleans
     left_out = [False] * len(names)

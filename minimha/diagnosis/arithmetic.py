@@ -24,7 +24,7 @@ from .trace import RESULT, Trace
 
 
 def before_comparing(trace: Trace, name: str) -> Cause | None:
-    """Return the cause of the wrong gradient of a node, `name`, if it can be told without comparing
+    """Return the cause of the wrong gradient of a node, `name`, if it is obvious without comparing
     this gradient with those that known mistakes would give: a NaN or a wrong shape, for example. If
     no comparison is possible, return a cause that says so. Otherwise return None."""
     consumers, target = trace.consumers(name), trace.targets[name]

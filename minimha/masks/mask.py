@@ -103,9 +103,9 @@ def picture(mask: Mask) -> str | None:
 class Mask:
     """Which query may attend to which key. Combine masks with & | ~.
 
-    A subclass defines `_array`, and also `_intervals` if it can tell without the array the interval
-    of each query: the range start ≤ j < stop of the keys that it sees, see `KeyIntervals`. Both
-    methods are given a `Scores`, and compute only what it wants: the queries
+    A subclass defines `_array`. It also defines `_intervals` if the interval of each query, the
+    range start ≤ j < stop of the keys that it sees, is known without the array; see `KeyIntervals`.
+    Both methods are given a `Scores`, and compute only what it wants: the queries
     `scores.queries_wanted` and the keys `scores.keys_wanted`. Intervals count from the first wanted
     key, and should be as short as possible, since kernels skip the other keys. A class that defines
     `_array` and inherits `_intervals` from another kind of mask raises a TypeError, since kernels

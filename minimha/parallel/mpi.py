@@ -106,7 +106,7 @@ class _MPICommunicator(Communicator):
         self.fail("".join(traceback.format_exception(error)).rstrip())
 
     def _end(self) -> None:
-        """Tell the other ranks that this one has ended, and wait for them to end. Otherwise
+        """Inform the other ranks that this one has ended, and wait for them to end. Otherwise
         MPI_Finalize would wait for them, and keep a core busy meanwhile. Calls `fail` if a message
         to this rank was never received."""
         others = [rank for rank in range(self.size) if rank != self.rank]

@@ -184,7 +184,7 @@ class Route:
 
 def _whole_lengths(comm: Any, query: Array, key: Array, mask: Any, zigzag: bool) -> list[int]:
     """T and S of the whole sequence, of which `query` and `key` are this rank's parts. The ranks
-    tell each other the lengths of their parts.
+    exchange the lengths of their parts.
 
     Raises ValueError if a rank holds other numbers of queries or keys than `part` gives it;
     CommunicationError if the ranks differ in the kind of their arrays, in the mask or in zigzag.

@@ -92,9 +92,9 @@ def _rows(probe: Probe) -> Iterator[tuple[Intermediate, np.ndarray]]:
 
 def _sees_several(probe: Probe, step: Intermediate) -> bool:
     """Whether most queries of an attention layer may attend to several keys. The attention weights
-    in `step` do not tell, because a saturated softmax rounds some of them to 0. So the model is run
-    again with much smaller matrices as parameters, hence smaller scores: then the attention weight
-    of every visible key is above 0."""
+    in `step` do not show it, because a saturated softmax rounds some of them to 0. So the model is
+    run again with much smaller matrices as parameters, hence smaller scores: then the attention
+    weight of every visible key is above 0."""
     small = {n: (1e-3 * x).astype(x.dtype) for n, x in probe.weights().items() if x.ndim > 1}
     with probe.holding(small):
         again = probe.attention(probe.inputs[:1])
