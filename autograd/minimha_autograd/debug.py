@@ -8,6 +8,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from . import backend
 
 _HERE = os.path.dirname(__file__) + os.sep
@@ -19,9 +21,12 @@ def calling_lines() -> str:
     import traceback
 
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(_HERE)]
+
+    # A frame called "<module>" is a script or a notebook cell: its callers do not matter.
     modules = [k for k, frame in enumerate(frames) if frame.name == "<module>"]
-    start = max([len(frames) - 8, *modules])  # a script or a cell: its callers do not matter
-    return "".join(traceback.format_list(frames[max(start, 0) :])).rstrip()
+    start = max([0, len(frames) - 8, *modules])
+    lines = traceback.format_list(frames[start:])
+    return "".join(lines).rstrip()
 
 
 def check_values(name: str, arguments: dict[str, Any], values: Sequence[Any]) -> None:
@@ -30,10 +35,14 @@ def check_values(name: str, arguments: dict[str, Any], values: Sequence[Any]) ->
     for what, place in map(_first_not_finite, values):
         if not what:
             continue
+
+        # A NaN that came in with an argument was made by an earlier operation.
         before = {label: _first_not_finite(x) for label, x in arguments.items()}
         for label, (kind, at) in before.items():
             if what == kind == "NaN":
                 raise _anomaly(f"{name} received a NaN: {label}{at}", calling_lines())
+
+        # An infinity may be right if an argument has one, as in exp(inf).
         if what == "NaN" or not any(kind for kind, _ in before.values()):
             raise _anomaly(f"{what} first appeared in {name}{place}", calling_lines())
 
@@ -50,14 +59,21 @@ def _first_not_finite(x: Any) -> tuple[str, str]:
     """What x contains, "NaN" or else "infinity", and where the first one is, such as " at (2, 5)",
     or "" for a Python number. Both texts are empty if x is finite."""
     if isinstance(x, float):
-        return "NaN" if math.isnan(x) else "infinity" if math.isinf(x) else "", ""
-    if backend.is_floating(x) or backend.is_complex(x):
-        xp = backend.namespace(x)
-        for what, test in (("NaN", xp.isnan), ("infinity", xp.isinf)):
-            places = backend.to_numpy(test(x))
-            if places.any():
-                first = tuple(int(k[0]) for k in places.nonzero()) if places.ndim else ()
-                return what, f" at {first}"
+        if math.isnan(x):
+            return "NaN", ""
+        if math.isinf(x):
+            return "infinity", ""
+        return "", ""
+    if not (backend.is_floating(x) or backend.is_complex(x)):
+        return "", ""
+
+    xp = backend.namespace(x)
+    for what, test in (("NaN", xp.isnan), ("infinity", xp.isinf)):
+        places = backend.to_numpy(test(x))  # booleans of the shape of x
+        if places.any():
+            index = np.unravel_index(places.argmax(), places.shape)  # of the first True
+            first = tuple(map(int, index))
+            return what, f" at {first}"
     return "", ""
 
 

@@ -38,26 +38,33 @@ class Hull:
         no weight may be negative, found by the active set method. Source: Lawson and Hanson,
         "Solving least squares problems" (1974), chapter 23.
         """
-        rows = (self.rows - g) / self.scale
+        rows = (self.rows - g) / self.scale  # now the point nearest to 0 is wanted
+
         # The weights sum to one in a row of its own. For the point nearest to 0 it may weigh
         # anything: it only changes the weights' common factor (Wolfe 1976).
         a = np.vstack([rows.T, np.ones(len(rows))])
         b = np.zeros(len(a))
         b[-1] = 1.0
-        weights, used = np.zeros(len(rows)), np.zeros(len(rows), bool)
+        weights = np.zeros(len(rows))
+        used = np.zeros(len(rows), bool)  # the active set: the rows whose weight is not 0
         for _ in range(10 * len(rows) + 10):
+            # Of the other rows, add the one whose weight would lower the distance most.
             rise = a.T @ (b - a @ weights)
             rise[used] = -np.inf
             k = int(rise.argmax())
             if not rise[k] > 1e-13 * (1 + abs(a).max()):
-                break
+                break  # none would
             used[k] = True
+
             while True:
+                # The best weights of the rows used, were they allowed to be negative.
                 trial = np.zeros(len(rows))
                 trial[used] = np.linalg.lstsq(a[:, used], b, rcond=None)[0]
                 if (trial[used] > 0).all():
                     weights = trial
                     break
+
+                # Go towards them until the first weight is 0, and drop its row.
                 low = used & (trial <= 0)
                 steps = weights[low] / np.maximum(weights[low] - trial[low], 1e-300)
                 step = float(steps.min())

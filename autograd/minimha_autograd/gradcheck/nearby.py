@@ -84,27 +84,36 @@ class Nearby:
     """
 
     def __init__(self, gradients: Gradients, targets: Mapping[str, Checked]) -> None:
-        self._gradients, self._targets = gradients, targets
+        self._gradients = gradients
+        self._targets = targets
         function = gradients.function
+
+        # For each target, the number of the input in f.
         self._numbers = {
             name: k for k in function.checked if (name := function.names[k]) in targets
         }
+
+        # All inputs as one vector.
         self.shapes = {name: target.x.shape for name, target in targets.items()}
         self.x = self.joined({name: target.x for name, target in targets.items()})
         self.gradient = self.joined({name: target.gradient for name, target in targets.items()})
         self.gradient = self.gradient.astype(np.float64)
-        size = np.where(np.isfinite(self.x), abs(self.x), 0).astype(np.float64)
-        scales = self.joined({name: t.entry_scales for name, t in targets.items()})
-        numeric = self.x.dtype.name
-        lower = {t.gradient.dtype.name for t in targets.values()} | {numeric}
-        gradient = "float32" if "float32" in lower else "float64"
-        self.pulled, self.measured = PULLED[numeric, gradient], MEASURED[numeric]
-        # Points nearby must be rounded to different numbers.
-        self.unit = np.maximum(scales, size * (2e-3 if gradient == "float64" else 0.3))
         self.input_of = self.joined(
             {n: np.full(shape, k) for k, (n, shape) in enumerate(self.shapes.items())}
         )
         self.inputs = len(self.shapes)
+
+        size = np.where(np.isfinite(self.x), abs(self.x), 0).astype(np.float64)
+        scales = self.joined({name: t.entry_scales for name, t in targets.items()})
+        numeric = self.x.dtype.name
+        gradient = "float64"
+        smallest = 2e-3  # share of an entry: points nearby must be rounded to different numbers
+        if "float32" in {numeric, *(t.gradient.dtype.name for t in targets.values())}:
+            gradient = "float32"
+            smallest = 0.3
+        self.pulled = PULLED[numeric, gradient]
+        self.measured = MEASURED[numeric]
+        self.unit = np.maximum(scales, smallest * size)
         self.rng = np.random.default_rng(0)
         self.rounding = gradients.rounding
 
@@ -113,7 +122,8 @@ class Nearby:
         return np.concatenate(parts) if parts else np.zeros(0)
 
     def parted(self, flat: np.ndarray) -> dict[str, np.ndarray]:
-        parts, start = {}, 0
+        parts = {}
+        start = 0
         for name in self._numbers:
             shape = self.shapes[name]
             size = int(np.prod(shape))
@@ -132,7 +142,8 @@ class Nearby:
         """The slope of L at x along the direction d, in which each entry is measured in its unit,
         by a central difference with step h."""
         step = h * self.unit * d
-        up, down = (x + step).astype(x.dtype), (x - step).astype(x.dtype)
+        up = (x + step).astype(x.dtype)
+        down = (x - step).astype(x.dtype)
         return (self._loss(up) - self._loss(down)) / (2 * h)
 
     def ray(self) -> np.ndarray:

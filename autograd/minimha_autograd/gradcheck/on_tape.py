@@ -21,11 +21,13 @@ def replaced(parameters: Sequence[Tensor], by: Sequence[Tensor]) -> Iterator[Non
     before = [(p._data, p._edge) for p in parameters]
     try:
         for p, x in zip(parameters, by, strict=True):
-            p._data, p._edge = x._data, x._edge
+            p._data = x._data
+            p._edge = x._edge
         yield
     finally:
         for p, (data, edge) in zip(parameters, before, strict=True):
-            p._data, p._edge = data, edge
+            p._data = data
+            p._edge = edge
 
 
 def backward(
@@ -35,7 +37,9 @@ def backward(
     the same place in `cotangents`. A TypeError or ValueError that the tape raises about what a
     pullback returned becomes a GradcheckError. Tensors made earlier than the Tensor `before`, such
     as parameters that f closes over, keep their old gradients."""
-    first = before._edge[0].order if before._edge is not None else 0
+    first = 0
+    if before._edge is not None:
+        first = before._edge[0].order
     roots = [y._edge[0] for y in outputs if y._edge is not None]
     older = {n: n.grads for root in roots for n in ancestors(root) if n.order > first}
     for node in older:

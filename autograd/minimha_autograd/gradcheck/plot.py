@@ -66,16 +66,21 @@ def _errors_over_steps(target: Target) -> dict[str, tuple[np.ndarray, list[float
     The error is relative to the numeric derivative. Errors below eps are returned as eps, since a
     logarithmic plot cannot show 0.
     """
-    dtype, steps = target.x.dtype, np.logspace(0, -13, 40)
+    dtype = target.x.dtype
+    eps = float(np.finfo(dtype).eps)
+    steps = np.logspace(0, -13, 40)
+
+    # Along one direction, L is a function of one number, and the gradient is one slope.
     v = np.random.default_rng(0).standard_normal(target.x.shape).astype(dtype)
-    loss, eps = along(target.loss, target.x, v), float(np.finfo(dtype).eps)
+    loss = along(target.loss, target.x, v)
     yours = float(np.sum(target.gradient * v, dtype=np.float64))
 
     def error(derivative: float) -> float:
         return max(abs(derivative - yours) / (abs(derivative) or 1.0), eps)
 
     def central(h: float) -> float:
-        up, down = (float(loss(np.asarray(t, dtype=dtype))) for t in (h, -h))
+        up = float(loss(np.asarray(h, dtype=dtype)))
+        down = float(loss(np.asarray(-h, dtype=dtype)))
         return (up - down) / (2 * h)
 
     found = {}

@@ -24,7 +24,10 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """The names as a list in a sentence: "a, b and c"."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
+    if len(names) < 2:
+        return "".join(names)
+    *others, last = names
+    return f"{', '.join(others)} and {last}"
 
 
 def type_name(x: object) -> str:
@@ -32,7 +35,9 @@ def type_name(x: object) -> str:
     built-in function, a method, and a function in another process are functions, too."""
     if isinstance(x, np.ndarray):
         return "array"
-    return "function" if callable(x) and not isinstance(x, type) else type(x).__name__
+    if callable(x) and not isinstance(x, type):
+        return "function"
+    return type(x).__name__
 
 
 def labelled(label: str, fact: str) -> str:
@@ -50,7 +55,10 @@ def place(index: tuple[int, ...], axes: Sequence[str] | None) -> str:
     "[2, 5]  (head, query)". For an array without axes, "the only one"."""
     if not index:
         return "the only one"
-    return f"{list(index)}  ({', '.join(axes)})" if axes else str(list(index))
+    entry = str(list(index))
+    if not axes:
+        return entry
+    return f"{entry}  ({', '.join(axes)})"
 
 
 def first_largest(x: np.ndarray) -> tuple[int, ...]:
@@ -71,4 +79,7 @@ def ratio(yours: np.ndarray, right: np.ndarray, worst: tuple[int, ...]) -> str:
     ratios = yours[large] / right[large]
     same = ratios.size > 1 and np.ptp(ratios) <= 1e-3 * abs(ratios.mean() - 1)
     at_worst = float(yours[worst] / right[worst]) or 0.0  # not −0
-    return f"{at_worst:.10g}{', the same in every entry' if same else ''}"
+    text = f"{at_worst:.10g}"
+    if same:
+        text += ", the same in every entry"
+    return text
