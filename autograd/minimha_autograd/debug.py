@@ -8,8 +8,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from . import backend
 
 _HERE = os.path.dirname(__file__) + os.sep
@@ -71,8 +69,9 @@ def _first_not_finite(x: Any) -> tuple[str, str]:
     for what, test in (("NaN", xp.isnan), ("infinity", xp.isinf)):
         places = backend.to_numpy(test(x))  # booleans of the shape of x
         if places.any():
-            index = np.unravel_index(places.argmax(), places.shape)  # of the first True
-            first = tuple(map(int, index))
+            first: tuple[int, ...] = ()
+            if places.ndim:
+                first = tuple(int(indices[0]) for indices in places.nonzero())  # one for each axis
             return what, f" at {first}"
     return "", ""
 
